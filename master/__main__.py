@@ -30,17 +30,19 @@ DESCRIPTION = (
 class MasterOptions(CommonOptions):
     identity: Annotated[
         str | None,
-        Flag(flags.text, "name of this replica in leader election; unset: the host's name and a random part"),
+        Flag(flags.text, "name of this replica in leader election; not set: the host's name and a random part"),
     ] = None
     api_address: Annotated[
-        Address | None, Flag(flags.address, "where the HTTP API listens, TLS, such as :8443; not set: there is none")
+        Address | None,
+        Flag(
+            flags.address, "address on which the HTTP API listens (TLS), such as :8443; not set: there is no HTTP API"
+        ),
     ] = None
     api_names: Annotated[
         tuple[str, ...],
         Flag(
             flags.words,
-            "DNS names and IP addresses by which the HTTP API is called, for its certificate; not set: "
-            "seedquota-master.NAMESPACE.svc",
+            "DNS names and IP addresses of the HTTP API, for its certificate; not set: seedquota-master.NAMESPACE.svc",
         ),
     ] = ()
 

@@ -41,9 +41,7 @@ class AllocationHandlers:
         organization = call.parameters["organization"]
         await self._visibility.organization(call.user, organization)
         namespace, query = namespace_of(organization), call.query
-        seen = await self._listed_projects(call, self._allocations.projects(namespace))
-        if "projectID" in query:
-            seen &= {query["projectID"]}
+        seen = await self._listed_projects(call, self._allocations.projects(namespace), query.get("projectID"))
         limit = min(int(query.get("limit", MAX_LIMIT)), MAX_LIMIT)
         listed = self._allocations.listed(
             namespace, seen, kind=query.get("kind"), id=query.get("id"), after=query.get("continue", "")
@@ -122,7 +120,12 @@ class AllocationHandlers:
             await self._check_project(each, in_path=bool(project))
         await self._writes.prove(organization)
         call.changes = {"allocations": [{"name": each.name, **types.spec_of(each.spec)} for each in wanted]}
-        there, made = await self._writes.create(wanted, call.user.username)
+        try:
+            there, made = await self._writes.create(wanted, call.user.username)
+        except ProblemError as problem:
+            if problem.existing and not await self._sees(call, problem.existing):
+                problem.existing = ""
+            raise
         call.changes = {"created": [{"name": each.name, **types.spec_of(each.spec)} for each in made]}
         content = [types.answer(there[each.name]) for each in wanted]
         shown: object = content if given is bodies else content[0]
@@ -130,6 +133,12 @@ class AllocationHandlers:
         if given is not bodies:
             answer.headers.append(("Location", _path(wanted[0])))
         return answer
+
+    async def _sees(self, call: Call, name: str) -> bool:
+        """Whether the user may read this allocation: it may be another project's."""
+        organization = call.parameters["organization"]
+        found = await self._writes.read(organization, name)
+        return found is not None and await self._rights.has(call.user, _right("get", organization, found.spec.project))
 
     async def _read(self, call: Call) -> Allocation:
         """As the API server has it."""
@@ -153,14 +162,17 @@ class AllocationHandlers:
     async def _require(self, call: Call, verb: str, project: str) -> None:
         await self._rights.require(call.user, _right(verb, call.parameters["organization"], project))
 
-    async def _listed_projects(self, call: Call, projects: set[str]) -> set[str]:
-        """Those of which the user may list the allocations. Raises ProblemError for none at all."""
+    async def _listed_projects(self, call: Call, projects: set[str], wanted: str | None) -> set[str]:
+        """Those of which the user may list the allocations. `wanted`: the only one. Raises ProblemError for none at
+        all."""
         organization = call.parameters["organization"]
         everywhere = _right("list", organization)
         if await self._rights.has(call.user, everywhere):
-            return projects
+            return projects if wanted is None else projects & {wanted}
         known = self._caches.projects.store.by_index(BY_ORGANIZATION, organization)
         names = sorted({project.metadata.name for project in known} | projects)
+        if wanted is not None:
+            names = [name for name in names if name == wanted]  # of no other the API server is asked
         seen = set()
         for begin in range(0, len(names), AT_ONCE):
             some = names[begin : begin + AT_ONCE]

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from common.kube.client.errors import ApiError, Cause, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
+from master.apiserver.call import of_api_error
 from master.apiserver.problem import AllocationShortage, Exceeded, FieldError, ProblemError, pointer
 
 _QUOTA = re.compile(r"exceeded quota: ([^,]+),")
 _DECISION = re.compile(r"decision ([0-9A-Z]{8})\b")
+_RESOURCE = re.compile(r"spec\.resources\[([0-9]{1,2})\]")
 _AMOUNTS = re.compile(r"requested \S+=(\S+), used \S+=(\S+), limited \S+=(\S+)")
 
 
-def problem_of(error: ApiError, at: str, subject_of: Callable[[str], str]) -> ProblemError:
-    """`at`: where in the body the allocation is. `subject_of`: what a quota limits, by the quota's name."""
+def problem_of(error: ApiError, at: str, subject_of: Callable[[str], str], places: Sequence[str] = ()) -> ProblemError:
+    """`at`: where in the body the allocation is. `subject_of`: what a quota limits, by the quota's name. `places`:
+    where the body has its resources, if not below `at` in their order."""
     if isinstance(error, Forbidden):
         shortages = [found for cause in error.causes if (found := _shortage(cause)) is not None]
         if shortages:
             return _exceeded(error.message, shortages, subject_of)
         if any(cause.reason == "NamespaceTerminating" for cause in error.causes):
             return ProblemError(409, "the organization is being deleted", code="organization_deleted")
-        return ProblemError(403, error.message, code="refused_by_api_server")
+        return of_api_error(error)
     if isinstance(error, Invalid) or error.status == 400:
-        return _invalid(error, at)
+        return _invalid(error, at, places)
     if isinstance(error, NotFound):
         return ProblemError(503, "the namespace of the organization does not exist yet")
     if isinstance(error, Conflict):
@@ -64,17 +67,21 @@ def _exceeded(message: str, shortages: list[AllocationShortage], subject_of: Cal
     return ProblemError(409, detail, code="quota_exceeded", exceeded=exceeded)
 
 
-def _invalid(error: ApiError, at: str) -> ProblemError:
+def _invalid(error: ApiError, at: str, places: Sequence[str]) -> ProblemError:
     causes = error.causes or (Cause(message=error.message),)
     errors = [
-        FieldError(_place(cause.field, at), cause.message.removeprefix('Invalid value: "object": ') or error.message)
+        FieldError(
+            _place(cause.field, at, places), cause.message.removeprefix('Invalid value: "object": ') or error.message
+        )
         for cause in causes
     ]
     return ProblemError(422, "; ".join(each.detail for each in errors), errors=errors)
 
 
-def _place(field: str, at: str) -> str:
+def _place(field: str, at: str, places: Sequence[str]) -> str:
     """metadata.name of the object is metadata.id here; what is elsewhere in it is so in the body."""
+    if places and (resource := _RESOURCE.match(field)):
+        return places[int(resource[1])] + pointer(field[resource.end() :])
     if field == "metadata.name":
         return f"{at}/metadata/id"
     if field.startswith("spec.project"):

@@ -203,13 +203,23 @@ def resources(given: Sequence[GivenResource], at: str) -> list[AllocatedResource
     return list(found.values())
 
 
-def total(several: Sequence[AllocationSpec]) -> list[AllocatedResource]:
-    sums: dict[str, tuple[int, int]] = {}
-    for spec in several:
-        for name, (committed, reserved) in amounts(spec.resources).items():
-            before = sums.get(name, (0, 0))
-            sums[name] = before[0] + committed, before[1] + reserved
-    return [AllocatedResource(type=name, committed=both[0], reserved=both[1]) for name, both in sums.items()]
+def total(several: Sequence[Wanted]) -> dict[str, AllocatedResource]:
+    """What all take of each type, by where the body has the type first. Raises ProblemError."""
+    places: dict[str, str] = {}
+    sums: dict[str, AllocatedResource] = {}
+    for each in several:
+        for number, more in enumerate(each.spec.resources):
+            at = f"{each.at}/spec/resources/{number}"
+            place = places.setdefault(more.type, at)
+            sums[place] = _sum(sums[place], more) if place in sums else more
+            if sums[place].committed + sums[place].reserved > MAX_AMOUNT:
+                raise invalid(at, f"with those before it, {more.type} is more than {MAX_AMOUNT}")
+    return sums
+
+
+def _sum(one: AllocatedResource, more: AllocatedResource) -> AllocatedResource:
+    committed, reserved = one.committed + more.committed, one.reserved + more.reserved
+    return AllocatedResource(type=one.type, committed=committed, reserved=reserved)
 
 
 def amounts(given: Sequence[AllocatedResource]) -> dict[str, tuple[int, int]]:

@@ -25,6 +25,7 @@ from master.apiserver import allocation_types as types
 from master.apiserver.allocation_refusals import problem_of
 from master.apiserver.allocation_types import Wanted
 from master.apiserver.problem import ProblemError
+from master.apiserver.serializers import MAX_TYPES
 from master.apiserver.visibility import namespace_of
 from master.cache.allocations import AllocationCache
 
@@ -37,6 +38,7 @@ PROVEN_SECONDS = 2.0  # for so long it is taken as proven that the webhook is as
 MAX_PROVEN = 4096  # namespaces
 ARRIVAL_SECONDS = 2.0  # until the watch delivers what was created
 NEVER = "seedquota.io/never"  # a type that no catalogue has
+DENIED = 'admission webhook "allocations.seedquota.io" denied the request'
 
 
 class AllocationWrites:
@@ -74,7 +76,7 @@ class AllocationWrites:
         try:
             await self._dry_run(spec)
         except ApiError as error:
-            if "denied the request" not in error.message:
+            if DENIED not in error.message:
                 raise self._problem(error, "") from None
             self._proven.keep(namespace, began, MAX_PROVEN)
             return
@@ -173,9 +175,10 @@ class AllocationWrites:
     async def _found_early(self, wanted: Wanted) -> Allocation | None:
         """What the cache does not show is not asked for: creating it will tell."""
         spec, namespace = wanted.spec, namespace_of(wanted.spec.organization)
-        others = self._allocations.of_thing(namespace, spec.kind, spec.id)
-        if other := next((each.metadata.name for each in others if each.metadata.name != wanted.name), None):
-            raise _taken(wanted, other)
+        for each in self._allocations.of_thing(namespace, spec.kind, spec.id):
+            other = each.metadata.name
+            if other != wanted.name and await self.read(spec.organization, other) is not None:
+                raise _taken(wanted, other)
         return await self._found(wanted) if self._allocations.get(namespace, wanted.name) is not None else None
 
     async def _found(self, wanted: Wanted) -> Allocation | None:
@@ -238,12 +241,16 @@ class AllocationWrites:
         for each in new:
             by_project.setdefault(each.spec.project, []).append(each)
         for some in by_project.values():
-            specs = [each.spec for each in some]
-            spec = msgspec.structs.replace(specs[0], id=str(uuid.uuid4()), resources=types.total(specs))
-            try:
-                await self._dry_run(spec)
-            except ApiError as error:
-                raise self._problem(error, "") from None
+            sums = list(types.total(some).items())
+            for begin in range(0, len(sums), MAX_TYPES):
+                await self._ask_for(some[0], dict(sums[begin : begin + MAX_TYPES]))
+
+    async def _ask_for(self, first: Wanted, sums: Mapping[str, AllocatedResource]) -> None:
+        spec = msgspec.structs.replace(first.spec, id=str(uuid.uuid4()), resources=list(sums.values()))
+        try:
+            await self._dry_run(spec)
+        except ApiError as error:
+            raise problem_of(error, first.at, self._subject_of, list(sums)) from None
 
     async def _dry_run(self, spec: AllocationSpec) -> None:
         body = {"metadata": {"name": str(uuid.uuid4())}, "spec": types.spec_of(spec)}
@@ -277,5 +284,5 @@ def contended() -> ProblemError:
 
 
 def _taken(wanted: Wanted, existing: str) -> ProblemError:
-    detail = f"{wanted.spec.kind} {wanted.spec.id} has allocation {existing}"
+    detail = f"{wanted.spec.kind} {wanted.spec.id} has an allocation of another ID"
     return ProblemError(409, detail, code="already_allocated", existing=existing)

@@ -27,7 +27,7 @@ from common.server.http_server import HttpServer
 from common.server.serving_certificate import Certificates
 from master.apiserver import metrics
 from master.apiserver.allocation_handlers import AllocationHandlers
-from master.apiserver.auth import Identities, Rights, bearer, unauthenticated
+from master.apiserver.auth import Identities, Rights, bearer, from_another_site, unauthenticated
 from master.apiserver.call import Answer, Call, of_api_error
 from master.apiserver.client_certificates import ClientAuthority, user_of
 from master.apiserver.handlers import Handlers
@@ -123,6 +123,9 @@ class App:
             # As in an API server, the token is looked at where there is no certificate.
             certified = user_of(request.certificate)
             served.user = user = certified or await self._identities.user(bearer(request) or "")
+            if certified is not None and route is not None and route.writes and from_another_site(request):
+                detail = "a page of another site sent it, for which a browser shows the client certificate"
+                raise ProblemError(403, detail, code="cross_site")
         with self._limits.one(user.username):
             if route is None:
                 raise _no_route(request, others)

@@ -23,6 +23,7 @@ from master.apiserver.problem import ProblemError
 log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 10.0  # for so long a token that was revoked, or a right that was taken, may still be used
+DENIED_SECONDS = 2.0  # ... one that was given is not used yet, or is not known to an API server that has just started
 MAX_KEPT = 4096  # answers that say yes, and as many that say no: those who have no right do not push out others
 MAX_ASKED = 32  # reviews at a time, of tokens and of rights each
 MAX_KNOWN = 4096  # tokens that were somebody's: their connections are counted by user
@@ -37,6 +38,15 @@ def bearer(request: Head | Request) -> str | None:
     """The token of its Authorization, if there is one."""
     match = _BEARER.fullmatch(request.field("authorization") or "")
     return match[1] if match else None
+
+
+def from_another_site(request: Request) -> bool:
+    """Whether a browser sent it for a page of another site. It shows the user's client certificate there, too."""
+    site = request.field("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = request.field("origin")
+    return origin is not None and origin.partition("://")[2].lower() != (request.field("host") or "").lower()
 
 
 def unauthenticated(detail: str) -> ProblemError:
@@ -79,7 +89,8 @@ class Answers(Generic[K, V]):
     async def _ask(self, key: K, asking: Coroutine[Any, Any, V]) -> V:
         asked = self._clock()
         answer = await asking
-        (self._yes if answer else self._no).keep(key, (answer, asked + KEPT_SECONDS), MAX_KEPT)
+        kept, seconds = (self._yes, KEPT_SECONDS) if answer else (self._no, DENIED_SECONDS)
+        kept.keep(key, (answer, asked + seconds), MAX_KEPT)
         return answer
 
 

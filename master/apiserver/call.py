@@ -34,6 +34,8 @@ class Answer:
 
 def of_api_error(error: ApiError) -> ProblemError:
     """What a handler did not expect."""
+    if isinstance(error, Forbidden) and error.lacks_right:  # the user may do it, and the master may not
+        return ProblemError(503, f"the API server has just started, or the master lacks a right: {error.message}")
     if isinstance(error, Forbidden):
         return ProblemError(403, error.message, code="refused_by_api_server")
     if error.status == 400:

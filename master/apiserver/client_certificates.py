@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from common.api.core import CONFIG_MAPS, ConfigMap
 from common.kube.client.api_client import Cluster
+from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.server.access_reviews import User
@@ -43,7 +44,7 @@ class ClientAuthority:
             cluster,
             CONFIG_MAPS,
             namespace=NAMESPACE,
-            field_selector=f"metadata.name={NAME}",
+            field_selector=by_name(NAME),
             on_change=self._changed,
         )
 

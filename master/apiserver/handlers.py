@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from urllib.parse import urlencode
 
 from common.kube.client.api_client import Cluster
@@ -75,7 +76,10 @@ class Handlers:
                     written = await self._make(call, usual_name("organization", name), "organization", name, changes)
                 else:
                     written = await self._change(call, quota, changes)
-            except (Conflict, AlreadyExists, NotFound):
+            except AlreadyExists:
+                await self._check_name(usual_name("organization", name), ("organization", name))
+                continue
+            except (Conflict, NotFound):
                 continue
             except Invalid as error:
                 raise _refused(error, "/capacity", pointers) from None
@@ -187,6 +191,14 @@ class Handlers:
             if subject_of(quota) == (kind, name) and quota.metadata.deletion_timestamp is None:
                 present.append(quota)
         return present
+
+    async def _check_name(self, name: str, subject: tuple[str, str]) -> None:
+        """Raises ProblemError where the quota of this name limits something else."""
+        with suppress(NotFound):
+            namesake = await self._cluster.get(MASTER_QUOTAS, name)
+            if subject_of(namesake) != subject:
+                detail = f"quota {name} limits something else: make one of another name with POST /api/v2/quotas"
+                raise ProblemError(409, detail, code="already_exists")
 
     async def _get(self, name: str) -> MasterQuota:
         try:

@@ -5,7 +5,7 @@ It compares as a seed that admits does (common/quota/resources.py), by what the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -14,9 +14,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from common.api.types import Seed
-from common.quota import resources
+from common.quota import names, resources
 from common.quota.resources import ResourceList
-from master.apiserver.problem import invalid
+from master.apiserver.problem import escape, invalid
 from master.apiserver.serializers import (
     MAX_AMOUNT,
     MAX_TYPES,
@@ -131,7 +131,7 @@ def calculate(known: Known, asked: Calculation) -> CalculationResult:
 
 def where(known: Known, asked: WhereRequest) -> WhereResult:
     """Raises ProblemError."""
-    size = amounts(asked.resources, "/resources")
+    size = _known(asked.resources, "/resources")
     compared = _compared(known, {name: amount * asked.replicas for name, amount in size.items()})
     found = placing.places([Shaped(quota, size) for quota in known.quotas], known.seeds)
     compared["fits"] = any(each.by_recall is None or each.by_recall >= asked.replicas for each in found)
@@ -139,8 +139,16 @@ def where(known: Known, asked: WhereRequest) -> WhereResult:
 
 
 def _need(asked: Calculation) -> ResourceList:
-    need = {name: amount * asked.replicas for name, amount in amounts(asked.resources, "/resources").items()}
-    return resources.at_least_zero(resources.subtract(need, amounts(asked.replaces, "/replaces")))
+    need = {name: amount * asked.replicas for name, amount in _known(asked.resources, "/resources").items()}
+    return resources.at_least_zero(resources.subtract(need, _known(asked.replaces, "/replaces")))
+
+
+def _known(raw: Mapping[str, str | int], where: str) -> ResourceList:
+    """What nothing can limit would always fit. Raises ProblemError."""
+    for name in raw:
+        if why := names.unknown([name]):
+            raise invalid(f"{where}/{escape(name)}", why)
+    return amounts(raw, where)
 
 
 def _compared(known: Known, need: ResourceList) -> dict[str, Any]:

@@ -64,10 +64,9 @@ def learn(
     changed: dict[str, object] = {}
     halves = (now - known.since) // HALF_LIFE
     if halves or lacking(use, known.peak) or lacking(known.trough, use):
-        rest = {name: limit // FORGOTTEN_SHARE for name, limit in limits.items()}
         risen, fallen = lacking(use, known.trough), lacking(known.peak, use)
-        changed["peak"] = resources.add(use, _faded(fallen, halves, rest))
-        changed["trough"] = resources.subtract(use, _faded(risen, halves, rest))
+        changed["peak"] = resources.add(use, _faded(fallen, halves, limits))
+        changed["trough"] = resources.subtract(use, _faded(risen, halves, limits))
         changed["since"] = known.since + halves * HALF_LIFE
     if held != known.held:
         changed["held"], changed["held_at"] = held, now
@@ -84,11 +83,17 @@ def learn(
     return msgspec.structs.replace(known, **changed) if changed else known
 
 
-def _faded(amounts: ResourceList, halves: int, rest: ResourceList) -> dict[str, int]:
+def _faded(amounts: ResourceList, halves: int, limits: ResourceList) -> dict[str, int]:
+    """In whole steps: what a seed holds beyond that is recalled, so this is what it holds then."""
     if not halves:
         return dict(amounts)
-    faded = {name: amount >> halves for name, amount in amounts.items()}
-    return {name: amount for name, amount in faded.items() if amount > rest.get(name, 0)}
+    faded = {}
+    for name, amount in amounts.items():
+        limit, half = limits.get(name, 0), amount >> halves
+        half -= half % resources.step(name, limit)
+        if half > limit // FORGOTTEN_SHARE:
+            faded[name] = half
+    return faded
 
 
 def share(use: ResourceList, limits: ResourceList, weight: int = 1) -> int:

@@ -19,10 +19,6 @@ from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.stale_sources import age
 from master.quotas.use_text import usage_text
 
-SILENT_AFTER = (
-    90.0  # seconds without a sign of life from which an agent may be dead; seed/controllers/seed_status.py gives three
-)
-
 NAMESPACES_NAMED = 32  # namespaces that a message names
 
 NO_SEEDS = "NoSeeds"
@@ -33,7 +29,7 @@ _OF_SEED = (ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED)
 _EXCEEDED = {
     "LimitLowered": "the limit was lowered",
     "AdmittedWithWarning": "this use was there before the quota, or was admitted with a warning",
-    "UsageNotAdmitted": "this use was not admitted here",
+    "UsageNotAdmitted": "this use was there before the limit, or was not admitted here",
 }
 
 
@@ -43,13 +39,13 @@ def ready(view: QuotaView, enforced: Condition) -> Condition:
         return condition("Ready", False, NOT_SUPPORTED, text)
     if not view.subject_exists:
         kind = subject.kind.capitalize()
-        return condition(
-            "Ready",
-            False,
-            "SubjectNotFound",
+        text = (
             f"there is no {kind} {subject.name}: create it, or make a quota for one that exists; until then this quota "
-            f"is on all seeds and limits whatever names {subject.kind} {subject.name}",
+            f"is on all seeds and limits whatever names {subject.kind} {subject.name}"
         )
+        if subject.kind == "project":
+            text += "; where organizations have quotas, Machines of an unknown project get 503"
+        return condition("Ready", False, "SubjectNotFound", text)
     if view.learning:
         missing = [seed for seed in view.seeds if not seed.learned and not seed.lost and not seed.gone]
         text = (
@@ -152,7 +148,7 @@ def usage_current(seeds: Sequence[SeedView], absent: Sequence[str]) -> Condition
             False,
             "SeedUnreachable",
             f"{listed([seed.name for seed in gone])}: the Seed was deleted; the last count and what is held there are "
-            "kept; make it again with state Lost to free that",
+            "kept; create the Seed again, or with state Lost to free that if its machines are gone",
         )
     stale = [seed for seed in seeds if seed.stale]
     if stale:
@@ -164,6 +160,10 @@ def usage_current(seeds: Sequence[SeedView], absent: Sequence[str]) -> Condition
         )
         whose = "its last count is" if len(stale) == 1 else "their last counts are"
         return condition(kind, False, "SeedUnreachable", f"{said}{more(stale)}; {whose} kept")
+    silent = [seed.name for seed in seeds if seed.agent_silent]
+    if silent:
+        why = f"no agent leads on {listed(silent)}, so nothing is counted there; what was counted last is kept"
+        return condition(kind, False, "AgentSilent", why)
     sources = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
     if sources:
         return condition(kind, False, *stale_sources.reason_and_message(sources))

@@ -54,7 +54,8 @@ def unsupported_text(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHIN
 
 def _why(found: Sequence[str], allocated: AllocatedTypes, kind: str) -> Iterator[str]:
     if kind == NAMESPACES:
-        yield f"not supported by this version, so not counted and never refused: {some(found)}"
+        texts = [_with_meant(name, _meant_in_namespaces(name)) for name in found]
+        yield f"not supported by this version, so not counted and never refused: {some(texts)}"
         return
     lacks_seed = [name for name in found if name in allocated.names]
     unknown = [name for name in found if name not in allocated.names]
@@ -79,8 +80,16 @@ def _scope_problem(spec: ResourceQuotaSpec) -> str:
 
 def never_counted_text(name: str, used: Iterable[str]) -> str:
     """`used`: names of resources that Machines of the quota's subject have."""
-    meant = _meant(name, frozenset(used) | names.DEVICES)
+    return _with_meant(name, _meant(name, frozenset(used) | names.DEVICES))
+
+
+def _with_meant(name: str, meant: str) -> str:
     return f"{name} (did you mean {meant}?)" if meant else name
+
+
+@lru_cache(maxsize=256)
+def _meant_in_namespaces(name: str) -> str:
+    return next(iter(get_close_matches(name, object_names.PLAIN, n=1, cutoff=_ALIKE)), "")
 
 
 @lru_cache(maxsize=256)

@@ -94,7 +94,13 @@ class GrantPublisher:
 def usage_stale(view: QuotaView) -> bool:
     """Whether some of the use was not reported lately, or is not known."""
     return view.learning or any(
-        seed.gone or seed.stale or seed.fenced or not seed.reported or not seed.learned or bool(seed.stale_sources)
+        seed.gone
+        or seed.stale
+        or seed.agent_silent
+        or seed.fenced
+        or not seed.reported
+        or not seed.learned
+        or bool(seed.stale_sources)
         for seed in view.seeds
         if not seed.lost and not seed.absent
     )

@@ -26,6 +26,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
     gone: bool = False  # its Seed object was deleted, what it holds was not freed
     silent: float | None = 0.0
+    agent_silent: bool = False  # it is connected, and nothing counts there
     last_report_time: str = ""
     synced: bool | None = True
     behind: bool = False
@@ -58,7 +59,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
             return "Lost"
         if self.absent:
             return "NeverConnected"
-        if self.stale:
+        if self.stale or self.agent_silent:
             return "Stale"
         if not self.learned:
             return "Learning"

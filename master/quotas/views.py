@@ -74,7 +74,10 @@ class Views:
         silent = now - link.last_contact if link is not None and link.last_contact is not None else None
         if silent is None and link is not None and not link.settled and not account.stale_before:
             silent = 0.0  # it is only being tried for the first time
-        if connected and silent is not None:
+        agent_silent = connected and link is not None and link.agent_silent
+        if agent_silent and link is not None:
+            account.last_report_time = conditions.now(link.reported_at - now)
+        elif connected and silent is not None:
             account.last_report_time = conditions.now(-silent)
         stale_sources: list[StaleSource] = account.wire.stale
         return SeedView(
@@ -83,6 +86,7 @@ class Views:
             never_connected=link is not None and link.never_connected,
             gone=link is None,
             silent=silent,
+            agent_silent=agent_silent,
             last_report_time=account.last_report_time,
             synced=is_synced(state, link),
             behind=_is_behind(state, link),

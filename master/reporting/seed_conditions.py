@@ -9,8 +9,9 @@ import msgspec
 
 from common.api.conditions import condition, count, transition
 from common.api.types import Condition
-from master.quotas.conditions import SILENT_AFTER, listed
+from master.quotas.conditions import listed
 from master.quotas.stale_sources import age
+from master.seeds.phase import AGENT_SILENT_AFTER
 
 IN_NAMESPACES = "NamespacesEnforced"
 LOCAL_QUOTAS_WRITTEN = "LocalQuotasWritten"
@@ -88,7 +89,7 @@ def _of_namespaces(view: SeedHealth) -> list[Condition]:
     said = [each for each in view.said if each.type in (IN_NAMESPACES, LOCAL_QUOTAS_WRITTEN)]
     if not view.connected:
         return [condition(each.type, None, "NotConnected", "the seed cannot be asked") for each in said]
-    if view.silent >= SILENT_AFTER:
+    if view.silent >= AGENT_SILENT_AFTER:
         why = f"no agent on the seed has led for {age(view.silent)}"
         return [
             condition(each.type, None, "AgentSilent", f"{why}; the last one reported {each.reason}") for each in said
@@ -103,7 +104,7 @@ def _webhook_serving(view: SeedHealth) -> Condition:
         return condition(kind, None, "NotConnected", "the seed cannot be asked")
     if said is None:
         return condition(kind, None, "NotReported", "no agent on the seed has reported yet whether API servers ask it")
-    if view.silent >= SILENT_AFTER:
+    if view.silent >= AGENT_SILENT_AFTER:
         why = f"no agent on the seed has led for {age(view.silent)}; the last one reported {said.reason}"
         return condition(kind, None, "AgentSilent", why)
     return msgspec.structs.replace(said, last_transition_time="")

@@ -26,7 +26,7 @@ from master.cache.objects import Named, QuotaCopy
 from master.seeds.cluster_record import ClusterRecord
 from master.seeds.identity import Refused
 from master.seeds.kubeconfig_secret import TokenRenewal, Wanted, wanted
-from master.seeds.phase import Phase
+from master.seeds.phase import AGENT_SILENT_AFTER, Phase
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import CopySync
 from master.seeds.seed_cluster import SeedCluster
@@ -44,16 +44,15 @@ RESTART_AFTER = 1.0
 Run = tuple[int, int]
 """One watch of a seed's copies without a break: everything that happens there meanwhile is reported."""
 
-OnCopy = Callable[[str, Change[QuotaCopy], Run | None], None]
-"""seed, change, the run of the watch that reported it"""
+OnCopy = Callable[[str, Change[QuotaCopy], Run | None], None]  # seed, change, the run of the watch that reported it
 
 
 class SeedLink:
     """The master's end of one seed.
 
     `problem` says why the phase is not CONNECTED, for people, without credentials. `settled`: it was connected once or
-    has failed once. `listed`: what it has was listed since this link was made. `last_contact` is time.monotonic();
-    None: never. `reported`: what the seed's agent said last of the seed, received at `reported_at`, time.monotonic().
+    has failed once. `listed`: what it has was listed since this link was made. `reported`: what the seed's
+    agent said of the seed, at `reported_at`. `agent_silent`: it may be dead since. Times are of time.monotonic().
     """
 
     def __init__(
@@ -80,6 +79,7 @@ class SeedLink:
         self.last_contact: float | None = None
         self.reported: AgentStatus | None = None
         self.reported_at = 0.0
+        self.agent_silent = False
         self.sync: CopySync | None = None
         self._record = ClusterRecord(caches, lambda: self.seed, others)
         self._identified = False  # in this session
@@ -307,6 +307,7 @@ class SeedLink:
         known_error: str | None = None
         while True:
             self._probe_now = False
+            self._notice_silence()
             try:
                 await cluster.check(time.monotonic())
                 if self.unidentified or not self.connected or there.error is not None:
@@ -317,8 +318,11 @@ class SeedLink:
                 self.last_contact = time.monotonic()
                 if there.error is not None:
                     self._set(Phase.UNREACHABLE, there.error)
+                elif there.synced and not sync.blocked:
+                    self._set(Phase.CONNECTED, "")
                 elif there.synced:
-                    self._set(Phase.OTHER_MASTER if sync.blocked else Phase.CONNECTED, sync.blocked)
+                    there.seed.relist()  # a watch that hangs would look like the other's silence
+                    self._set(Phase.OTHER_MASTER, sync.blocked)
             until = time.monotonic() + PROBE_EVERY * random.uniform(0.8, 1.2)  # noqa: S311 (spread, not a secret)
             while time.monotonic() < until:
                 await asyncio.sleep(0.05 if self.phase is Phase.CONNECTING else LOOK_EVERY)
@@ -329,8 +333,7 @@ class SeedLink:
                     break
 
     def _set(self, phase: Phase, problem: str) -> None:
-        if phase is not Phase.CONNECTING:
-            self.settled = True
+        self.settled = self.settled or phase is not Phase.CONNECTING
         self.listed = self.listed or phase is Phase.CONNECTED
         if phase is self.phase and problem == self.problem:
             return
@@ -374,6 +377,13 @@ class SeedLink:
         reported = status.agent if self.in_cluster else status
         if reported.version and reported != self.reported:
             self.reported, self.reported_at = reported, time.monotonic()
+            self._notice_silence()
+
+    def _notice_silence(self) -> None:
+        silent = self.reported is not None and time.monotonic() - self.reported_at >= AGENT_SILENT_AFTER
+        if silent != self.agent_silent:
+            self.agent_silent = silent
+            self._on_phase(self.name)
 
     def _run_of_watch(self) -> Run | None:
         """Of the watch that reports a change of a copy; None while a list does."""

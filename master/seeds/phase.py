@@ -6,6 +6,9 @@ from enum import Enum
 
 from common.api import cluster_identity
 
+AGENT_SILENT_AFTER = 90.0
+"""Seconds without a word of it from which a seed's agent may be dead; seed/controllers/seed_status.py gives three."""
+
 
 class Phase(Enum):
     CONNECTING = "Connecting"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import Object
+from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from master.cache.informers import BY_SUBJECT, subject_of
@@ -36,9 +37,9 @@ class SeedCaches:
         self.projects: Reflector[Named] = Reflector(cluster, PROJECTS, on_change=tells("projects"))
         self.organizations: Reflector[Named] = Reflector(cluster, ORGANIZATIONS, on_change=tells("organizations"))
         self.settings: Reflector[Named] = Reflector(cluster, QUOTA_SETTINGS, on_change=tells("quotasettings"))
-        # Not one of `all`: what a seed says of itself is for people, and no reason to do without the seed.
+        # Not one of `all`: it tells which master serves the seed. A role from before it did may be without the right.
         self.seed: Reflector[Named] = Reflector(
-            cluster, SEED_COPIES, field_selector=f"metadata.name={cluster.name}", on_change=tells("seeds")
+            cluster, SEED_COPIES, field_selector=by_name(cluster.name), on_change=tells("seeds")
         )
 
     @property
@@ -47,9 +48,15 @@ class SeedCaches:
 
     @property
     def synced(self) -> bool:
-        return all(reflector.synced.is_set() for reflector in self.all)
+        return self.master_known and all(reflector.synced.is_set() for reflector in self.all)
+
+    @property
+    def master_known(self) -> bool:
+        """The copy of the Seed was read, or may not be."""
+        return self.seed.synced.is_set() or self.seed.error_status == 403
 
     @property
     def error(self) -> str | None:
         """Why it does not follow the seed now."""
-        return next((reflector.error for reflector in self.all if reflector.error is not None), None)
+        needed = self.all if self.master_known else (*self.all, self.seed)
+        return next((reflector.error for reflector in needed if reflector.error is not None), None)

@@ -30,6 +30,7 @@ from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Store
 from common.kube.controller.workqueue import WorkQueue
 from common.runtime.burst import PAUSE, BurstDetector
+from common.runtime.waiting import within
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import (
     ORGANIZATIONS,
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 WORKERS = 8  # for quotas, and as many for the rest
 TIMEOUT = 30.0  # seconds for one object
 SEED_AGAIN = 0.1  # seconds
-SEED_WAIT = 10.0  # ... for the seed's copy of the Seed, which names the master that serves it
+LOOK_EVERY = 0.1  # ... whether the seed's copy of the Seed was read, which names the master that serves it
 BLOCKED = 10.0  # seconds until it is looked at again whether another master has gone
 SIGN_EVERY = 30.0  # seconds between two signs of the master; seed/projections waits for three
 SOON = 1.0  # ... until the next try
@@ -109,9 +110,8 @@ class CopySync:
     async def run(self) -> None:
         for reflector in self._there.all:
             await reflector.synced.wait()
-        with suppress(TimeoutError):  # a role of the master may be without the right to list it
-            async with asyncio.timeout(SEED_WAIT):
-                await self._there.seed.synced.wait()
+        while not self._there.master_known:
+            await within(self._there.seed.synced, LOOK_EVERY)
         for key in self._keys():
             self.add(key)
         async with asyncio.TaskGroup() as group:
@@ -161,7 +161,8 @@ class CopySync:
             return ""
         seed = self._caches.seeds.store.get(self._seed)
         uid = seed.metadata.uid if seed is not None else ""
-        return self._other_master.problem(self._there.seed.store.get(self._seed), uid)
+        there = self._there.seed
+        return self._other_master.problem(there.store.get(self._seed), uid, there.proven_at)
 
     def in_sync(self, plural: str, name: str) -> bool:
         return self._there.synced and (plural, name) not in self._unsynced
@@ -216,7 +217,7 @@ class CopySync:
         desired, actual = self._desired(key), self._actual(key)
         if self._in_cluster:
             return None if desired is None or _is_shown(actual, desired) else SUCCEEDED
-        if self.blocked:
+        if self.blocked and not (key[0] == "seeds" and self._other_master.silent):
             return BLOCKED
         if desired is None:
             return await self._remove(key, actual)
@@ -299,7 +300,9 @@ class CopySync:
                 annotations = {**actual.metadata.annotations, RELEASED_ANNOTATION: "true"}
                 metadata = replace(actual.metadata, annotations=annotations)
                 await self._cluster.replace(QUOTA_COPIES, replace(actual, metadata=metadata))
-            await self._cluster.delete(resource, key[1], uid=actual.metadata.uid)
+            # A sign of another master that comes meanwhile is not lost.
+            version = actual.metadata.resource_version if key[0] == "seeds" else None
+            await self._cluster.delete(resource, key[1], uid=actual.metadata.uid, resource_version=version)
         except NotFound:
             return  # gone already
         log.info("copy deleted", extra=self._facts(key))

@@ -13,6 +13,8 @@ from seed.admission.denial import Refusal
 from seed.admission.types import Verdict
 from seed.webhooks import review
 
+NO_ROLE = b"""{"reason": "Forbidden", "message": "allocations.seedquota.io is forbidden: User \\"seedquota-master\\" \
+cannot create resource \\"allocations\\" in API group \\"seedquota.io\\" in the namespace \\"org-acme\\""}"""
 NAMES = ("servers", "clusters", "example.com/licences", "memory")
 
 
@@ -54,6 +56,14 @@ def test_what_is_wrong_is_where_the_body_has_it() -> None:
     assert (problem.status, [each.pointer for each in problem.errors]) == (422, ["/2/spec/resources/1/type"])
 
 
+def test_what_is_wrong_with_several_is_at_the_one_that_has_it() -> None:
+    """They are asked for together, with each type once."""
+    refusal = denial.unknown_types([(0, "serverz"), (1, "clusterz")], ["servers"], "01JD3Y6K")
+    places = ["/0/spec/resources/2", "/3/spec/resources/0"]
+    problem = problem_of(through_the_api_server(refusal), "/0", str, places).problem()
+    assert [each.pointer for each in problem.errors] == ["/0/spec/resources/2/type", "/3/spec/resources/0/type"]
+
+
 def test_what_may_be_decided_later_is_worth_a_retry() -> None:
     refusal = denial.unavailable("org-acme", "its ledger is not open yet", "01JD3Y6K")
     problem = problem_of(through_the_api_server(refusal), "", str)
@@ -68,6 +78,7 @@ def test_what_may_be_decided_later_is_worth_a_retry() -> None:
         (api_error(404, b'{"reason": "NotFound", "message": "namespaces not found"}', "x"), 503, "unavailable"),
         (api_error(409, b'{"reason": "Conflict"}', "x"), 409, "contended"),
         (api_error(403, b'{"reason": "Forbidden", "message": "no"}', "x"), 403, "refused_by_api_server"),
+        (api_error(403, NO_ROLE, "x"), 503, "unavailable"),
         (
             api_error(403, b'{"reason":"Forbidden","details":{"causes":[{"reason":"NamespaceTerminating"}]}}', "x"),
             409,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from common.api.types import AllocatedResource, Allocation, AllocationSpec
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Forbidden, Unavailable
+from common.kube.client.errors import Cause, Forbidden, Invalid, NotFound, Unavailable
 from master.apiserver.allocation_types import Wanted
 from master.apiserver.allocation_writes import MADE_AT_ONCE, AllocationWrites
 from master.apiserver.problem import ProblemError
+from master.apiserver.serializers import MAX_TYPES
 from master.cache.allocations import AllocationCache
 
 DENIED = Forbidden(403, "Forbidden", 'admission webhook "allocations.seedquota.io" denied the request: no')
@@ -25,17 +29,20 @@ class ApiServer:
     def __init__(self, fails: str = "") -> None:
         self.fails = fails
         self.asks_webhook = True  # which refuses every dry run then
+        self.refusal = DENIED
         self.dry_runs = 0
+        self.types: list[int] = []  # of each dry run
         self.begun: list[str] = []
         self.stored: dict[str, Allocation] = {}
         self.at_once = self.most = 0
 
-    async def request(self, _method: str, path: str, _body: bytes, **_more: str) -> bytes:
+    async def request(self, _method: str, path: str, body: bytes, **_more: str) -> bytes:
         assert path.endswith("?dryRun=All")
         self.dry_runs += 1
+        self.types.append(len(msgspec.json.decode(body)["spec"]["resources"]))
         await asyncio.sleep(0.01)
         if self.asks_webhook:
-            raise DENIED
+            raise self.refusal
         return b""
 
     async def create(self, _resource: object, body: dict[str, Any], namespace: str) -> Allocation:
@@ -49,6 +56,11 @@ class ApiServer:
             raise Unavailable(503, "ServiceUnavailable", "not now")
         metadata = {**body["metadata"], "namespace": namespace, "uid": f"{name}-uid", "resourceVersion": "1"}
         self.stored[name] = msgspec.convert({**body, "metadata": metadata}, Allocation)
+        return self.stored[name]
+
+    async def get(self, _resource: object, name: str, _namespace: str) -> Allocation:
+        if name not in self.stored:
+            raise NotFound(404, "NotFound", name)
         return self.stored[name]
 
     async def delete(self, _resource: object, name: str, _namespace: str, *, uid: str, resource_version: str) -> None:
@@ -113,6 +125,66 @@ async def test_what_is_not_proven_is_refused_to_all_who_waited_and_asked_again()
     assert server.dry_runs == 2
 
 
+async def test_what_another_webhook_refuses_proves_nothing() -> None:
+    server = ApiServer()
+    server.refusal = Forbidden(403, "Forbidden", 'admission webhook "labels.example.com" denied the request: no owner')
+    several = writes(server)
+    with pytest.raises(ProblemError, match=r"labels\.example\.com"):
+        await several.prove("acme")
+    server.refusal = DENIED
+    await several.prove("acme")
+    assert server.dry_runs == 2
+
+
+async def test_several_may_have_more_types_together_than_one_and_the_wrong_one_is_pointed_to() -> None:
+    """The CRD refuses the sum of them, in which nothing is where it is in the body."""
+
+    class Strict(ApiServer):
+        async def request(self, _method: str, _path: str, body: bytes, **_more: str) -> bytes:
+            types = [each["type"] for each in json.loads(body)["spec"]["resources"]]
+            if len(types) > 64 or "wrong" in types:
+                place = types.index("wrong") if "wrong" in types else 0
+                cause = Cause(field=f"spec.resources[{place}].type", message="no")
+                raise Invalid(422, "Invalid", "no", causes=(cause,))
+            return b""
+
+    def of(*types: str) -> list[AllocatedResource]:
+        return [AllocatedResource(type=each, committed=1) for each in types]
+
+    server = Strict()
+    many = [of(*(f"t{first + number}" for number in range(40))) for first in (0, 40)]
+    several = [
+        replace(each, spec=structs.replace(each.spec, resources=has)) for each, has in zip(wanted(2), many, strict=True)
+    ]
+    there, made = await writes(server).create(several, "ann")
+    assert len(there) == len(made) == 2
+    two = wanted(2)
+    two[1] = replace(two[1], spec=structs.replace(two[1].spec, resources=of("wrong")))
+    with pytest.raises(ProblemError) as refused:
+        await writes(Strict()).create(two, "ann")
+    assert [each.pointer for each in refused.value.errors] == ["/1/spec/resources/0/type"]
+
+
+async def test_an_allocation_that_was_released_a_moment_ago_is_in_nobodys_way() -> None:
+    """The cache still has it: the watch is late."""
+    server = ApiServer()
+    server.asks_webhook = False
+    (first, *_) = (await writes(server).create(wanted(1), "ann"))[0].values()
+
+    class Behind(Arrivals):
+        def of_thing(self, _namespace: str, _kind: str, _id: str) -> list[Allocation]:
+            return [first]
+
+    several = AllocationWrites(cast(Cluster, server), cast(AllocationCache, Behind()), lambda quota: quota)
+    another = [replace(each, name="another") for each in wanted(1)]
+    with pytest.raises(ProblemError) as refused:
+        await several.create(another, "ann")
+    assert (refused.value.code, refused.value.existing) == ("already_allocated", "n00")
+    await several.delete(first)
+    _, made = await several.create(another, "ann")
+    assert made == another
+
+
 async def test_one_who_gives_up_leaves_the_proof_to_the_others() -> None:
     several = writes(ApiServer())
     first, second = (asyncio.create_task(several.prove("acme")) for _ in range(2))
@@ -131,6 +203,20 @@ async def test_of_several_as_many_are_made_at_a_time_as_are_allowed() -> None:
     assert len(there) == len(made) == len(server.stored) == 40
     assert server.most == MADE_AT_ONCE
     assert server.begun == sorted(server.begun), "in their order"
+
+
+async def test_more_types_than_one_allocation_may_have_are_asked_for_in_parts() -> None:
+    server = ApiServer()
+    server.asks_webhook = False
+    several = [
+        replace(
+            each, spec=msgspec.structs.replace(each.spec, resources=[AllocatedResource(type=each.name, committed=1)])
+        )
+        for each in wanted(MAX_TYPES + 1)
+    ]
+    there, _ = await writes(server).create(several, "ann")
+    assert len(there) == MAX_TYPES + 1
+    assert server.types == [MAX_TYPES, 1]
 
 
 async def test_when_one_of_several_fails_no_other_is_begun_and_what_was_made_is_undone() -> None:

@@ -11,6 +11,7 @@ from master.apiserver import app as api
 from master.apiserver.app import App
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
+from tests.client_certificates import Authority
 from tests.unit.master.apiserver.test_auth import Reviewer, reviewer
 
 
@@ -49,6 +50,37 @@ async def test_connections_of_a_token_that_was_valid_are_counted_by_user() -> No
             await found.handle(request("GET", "/api/v2/quotas", token))
         assert found.identify(head("/api/v2/quotas", "token-of-ann")) == "user ann"
         assert found.identify(head("/api/v2/quotas", "guess")) == "unverified"
+
+
+@pytest.mark.parametrize(
+    ("sent", "refused"),
+    [
+        ({"origin": "https://evil.example.com"}, True),
+        ({"origin": "null"}, True),
+        ({"sec-fetch-site": "cross-site", "origin": "https://api:8443"}, True),
+        ({"sec-fetch-site": "same-site"}, True),
+        ({"sec-fetch-site": "same-origin", "origin": "https://before.a.proxy"}, False),
+        ({"origin": "https://api:8443"}, False),
+        ({}, False),
+    ],
+)
+async def test_a_page_of_another_site_writes_nothing_by_a_client_certificate(
+    sent: dict[str, str], refused: bool
+) -> None:
+    """A browser shows it there without asking. A token must be added by the page, which needs to know it."""
+    fields = {name.encode(): [value.encode()] for name, value in {"host": "api:8443", **sent}.items()}
+    certificate = Authority().issue("ann").der
+    async with reviewer() as cluster:
+        found = app(cluster)
+        for path, method, expected in (
+            ("/api/v2/quotas", "POST", 403 if refused else 503),
+            ("/api/v2/quotas", "GET", 503),
+        ):
+            answer = await found.handle(Request(method, path, "", b"{}", False, fields, certificate))
+            assert answer.status == expected, answer
+            assert (json.loads(answer.body)["code"] == "cross_site") == (expected == 403)
+        by_token = Request("POST", "/api/v2/quotas", "", b"", False, fields | request("", "").fields)
+        assert (await found.handle(by_token)).status == 503
 
 
 async def test_nothing_is_answered_from_caches_that_are_not_complete() -> None:

@@ -81,7 +81,7 @@ async def test_a_token_that_is_nobodys_is_unauthenticated_and_pushes_out_no_othe
 async def test_answers_end_after_seconds() -> None:
     now = [0.0]
     answers: Answers[str, bool] = Answers("it", lambda: now[0])
-    given = iter((True, False))
+    given = iter((True, False, True))
 
     async def ask() -> bool:
         return next(given)
@@ -91,7 +91,10 @@ async def test_answers_end_after_seconds() -> None:
     assert await answers.get("a", ask)
     now[0] += 0.2
     assert not await answers.get("a", ask)
+    now[0] += auth.DENIED_SECONDS - 0.1
     assert not await answers.get("a", ask), "the last answer, not the one before it"
+    now[0] += 0.2
+    assert await answers.get("a", ask)
 
 
 async def test_reviews_at_a_time_are_bounded_and_what_cannot_be_known_is_503() -> None:

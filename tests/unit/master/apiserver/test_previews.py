@@ -123,3 +123,13 @@ def test_one_subject_is_named(given: dict[str, str]) -> None:
     with pytest.raises(ProblemError) as refused:
         previews.subject(request)
     assert refused.value.status == 422
+
+
+@pytest.mark.parametrize("part", ["resources", "replaces"])
+def test_a_name_that_nothing_can_limit_is_refused_since_it_would_always_fit(part: str) -> None:
+    asked = {"resources": {"cpu": 1}, part: {"cpus": 1}}
+    with pytest.raises(ProblemError) as raised:
+        fits(ALPHA, **asked)
+    assert raised.value.errors[0].pointer == f"/{part}/cpus"
+    with pytest.raises(ProblemError, match="cpus is an unknown resource; known are cpu, "):
+        where(ALPHA, seeds=SEEDS, project="alpha", resources={"cpus": 1})

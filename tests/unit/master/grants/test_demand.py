@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from common.quota import resources
 from common.quota.account import Ask
+from common.quota.quantity import UNIT
 from master.grants.demand import FORGOTTEN_SHARE, HALF_LIFE, USUAL_FOR, Demand, lacking, learn, scaled, share, times
 
 LIMITS = {"cpu": 4096, "memory": 16384}
@@ -76,6 +80,25 @@ def test_what_is_left_of_a_demand_is_forgotten_in_the_end() -> None:
         known = learn(known, much, held={}, use=used, ask=Ask(), answered=0, now=halves * HALF_LIFE)
     assert known is not None
     assert known.recent(much) == {}
+
+
+REAL = resources.parse({"cpu": "64", "memory": "256Gi", "storage": "1T", "machines": 20, "example.com/vgpu": 7})
+
+
+@pytest.mark.parametrize("grown", [{}, {"cpu": "33300m", "memory": "100Gi", "storage": "77G", "example.com/vgpu": 5}])
+def test_what_is_left_of_a_demand_is_in_the_units_that_people_write(grown: dict[str, str | int]) -> None:
+    """What a seed holds beyond that is recalled: else it holds `33130126953n` of cpu."""
+    before, use = resources.parse({"cpu": "40", "memory": "160Gi", "machines": 9}), resources.parse(grown)
+    known = learn(None, REAL, held={}, use=before, ask=Ask(), answered=0, now=0)
+    known = learn(known, REAL, held={}, use=use, ask=Ask(), answered=0, now=1)
+    for halves in range(1, 40):
+        known = learn(known, REAL, held={}, use=use, ask=Ask(), answered=0, now=halves * HALF_LIFE)
+        left = known.recent(use)
+        assert all(resources.alike(name, amount)[0][-1] not in "nu" for name, amount in left.items())
+        steps = {"cpu": UNIT // 1000, "memory": UNIT << 20, "storage": UNIT << 9}
+        assert [name for name, amount in left.items() if amount % steps.get(name, UNIT)] == []
+        assert halves > 3 or left["cpu"]
+    assert known.recent(use) == {}, "in the end nothing"
 
 
 def test_an_ask_waits_since_it_was_first_seen_unanswered() -> None:

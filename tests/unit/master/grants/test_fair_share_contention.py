@@ -6,10 +6,13 @@ Deterministic: times are those of a simulated clock, on which a message takes 10
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from common.quota import resources
+from master.grants.allocation_state import SeedDemand
+from master.grants.fair_share import Allotment
 from tests.unit.allotment_world import PATIENCE, World
 
 SIZES = [{"cpu": cpu, "memory": 4 * cpu} for cpu in (1, 2, 4, 8, 16)]
@@ -160,3 +163,26 @@ def test_what_a_seed_left_idle_waits_in_the_pool_for_the_next() -> None:
     world.create("us", {"cpu": 16, "memory": 64})
     world.run(1_000)
     assert world.longest_wait == 20, f"to the master and back, where a recall takes {wait} and more"
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_seeds_hold_amounts_that_people_can_read(number: int) -> None:
+    """Machines of whole cores and GiB come and go for some hours."""
+    chance = random.Random(number)
+    world = World(resources.parse({"cpu": "100", "memory": "400Gi"}), ["eu", "us", "ap"])
+    held: list[str] = []
+
+    def note(demands: Sequence[SeedDemand], _decided: Allotment) -> None:
+        held.extend(amount for demand in demands for amount in resources.render(demand.held).values())
+
+    world.on_decision = note
+    for _ in range(400):
+        seed = world.seeds[chance.choice(list(world.seeds))]
+        cores = chance.choice((1, 2, 4, 8))
+        for _ in range(chance.randrange(8)):
+            world.create(seed.name, resources.parse({"cpu": cores, "memory": f"{4 * cores}Gi"}))
+        for uid in chance.sample(list(seed.machines), chance.randrange(len(seed.machines) + 1)):
+            world.delete(seed.name, uid)
+        world.run(chance.randrange(60_000))
+    assert len(set(held)) > 100
+    assert {amount.lstrip("0123456789") for amount in held} <= {"", "m", "Gi", "Mi"}

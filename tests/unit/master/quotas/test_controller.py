@@ -95,7 +95,7 @@ class Link:
     def __init__(self, name: str) -> None:
         self.name = name
         self.connected = self.listed = self.settled = True
-        self.never_connected = False
+        self.never_connected = self.agent_silent = False
         self.copies = Store[QuotaCopy]({})
         self.last_contact = 0.0
         self.publisher = SimpleNamespace(

@@ -84,6 +84,17 @@ def test_names_that_no_object_in_a_namespace_has_are_named() -> None:
     assert "never refused: machines; the other resources" in condition(found, "Ready").message
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("pod", "pods"), ("request.cpu", "requests.cpu"), ("services.loadbalancer", "services.loadbalancers")],
+)
+def test_a_name_of_a_quota_of_namespaces_that_is_misspelt_is_told_with_the_one_that_is_meant(
+    name: str, meant: str
+) -> None:
+    found = status(NAMESPACES, SeedView(name="eu-1", clusters=1), **{name: "5"})
+    assert f"never refused: {name} (did you mean {meant}?)" in condition(found, "Ready").message
+
+
 def test_scopes_that_cannot_limit_the_names_of_a_quota_count_nothing() -> None:
     spec = ResourceQuotaSpec(subject=NAMESPACES, quota=PODS, scopes=["BestEffort"])
     assert unsupported(spec) == sorted(PODS)

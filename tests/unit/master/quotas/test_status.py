@@ -72,6 +72,17 @@ def test_example_of_the_contract():
     assert {each.observed_generation for each in found.conditions} == {3}
 
 
+def test_where_no_agent_counts_the_use_is_not_current():
+    found = status(seed("eu-1", {"cpu": "4"}), seed("us-1", {"cpu": "2"}, agent_silent=True, last_report_time=NOW))
+    assert condition(found, "UsageCurrent") == (
+        "False",
+        "AgentSilent",
+        "no agent leads on us-1, so nothing is counted there; what was counted last is kept",
+    )
+    assert [(line.name, line.state) for line in found.seeds] == [("us-1", "Stale"), ("eu-1", "Current")]
+    assert condition(found, "Enforced")[0] == "True", "without an agent nothing is admitted there"
+
+
 def test_a_quota_that_not_every_replica_of_a_seed_has_is_not_enforced():
     found = condition(status(seed("eu-1"), seed("us-1", behind=True)), "Enforced")
     assert found[:2] == ("False", "ReplicasBehind")
@@ -104,7 +115,7 @@ def test_short_silence_is_no_news():
 
 def test_seed_deleted_without_being_lost_keeps_what_it_holds_and_says_how_to_free_it():
     found = condition(status(seed("us-1", {"cpu": "20"}, connected=False, silent=None, gone=True)), "UsageCurrent")
-    assert "make it again with state Lost" in found[2]
+    assert "create the Seed again, or with state Lost to free that if its machines are gone" in found[2]
 
 
 def test_source_out_of_reach_is_named():
@@ -490,6 +501,7 @@ def test_the_largest_namespaces_of_all_seeds_are_shown_and_the_others_counted():
         (view(seed("eu-1", fenced=True)), True),
         (view(seed("eu-1", learned=False)), True),
         (view(seed("eu-1", gone=True)), True),
+        (view(seed("eu-1", agent_silent=True)), True),
         (view(seed("eu-1", stale_sources=[StaleSource(source="alpha/c1", seconds=60)])), True),
         (view(seed("eu-1"), learning=True), True),
     ],

@@ -1,24 +1,32 @@
-"""What the master takes of what a seed's agent says, and when it counts as a sign of life."""
+"""What the master takes of what a seed's agent says, when it counts as a sign of life, and when it is connected."""
 
 from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 import pytest_asyncio
 
-from common.api.labels import UID_LABEL
+from common.api.labels import MASTER_ANNOTATION, UID_LABEL
 from common.api.types import Seed, SeedStatus
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change, Store
+from common.runtime.burst import BurstDetector
 from master.cache.informers import Caches
 from master.cache.objects import Named
 from master.seeds import link as links
 from master.seeds.link import SeedLink
+from master.seeds.phase import Phase
 from master.seeds.registry import Seeds
+from master.seeds.remote_cache import SeedCaches
+from master.seeds.replicator import CopySync
+from master.seeds.seed_cluster import SeedCluster
+from tests.unit import fake_api_server as fakes
+from tests.unit.fake_api_server import eventually, fake_api_server
 
 
 @pytest.fixture
@@ -56,6 +64,23 @@ async def test_only_something_new_is_a_sign_of_life(link: SeedLink, clock: Simpl
     assert link.reported_at == 160.0
 
 
+async def test_an_agent_that_says_nothing_any_more_is_noticed_once_and_so_is_its_next_word(
+    link: SeedLink, clock: SimpleNamespace
+) -> None:
+    told: list[bool] = []
+    link._on_phase = lambda _seed: told.append(link.agent_silent)
+    clock.now = 1000.0
+    link._notice_silence()
+    assert not told, "it never said anything"
+    link._seen("seeds", copy(version="0.1.0"))
+    for seconds in (89, 1, 60):
+        clock.now += seconds
+        link._notice_silence()
+    assert told == [True]
+    link._seen("seeds", copy(version="0.1.0", clusters=1))
+    assert told == [True, False]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -79,3 +104,46 @@ async def test_a_seed_never_connected_until_somebody_reached_it(link: SeedLink) 
         link.seed = before
     link._seen("seeds", copy(version="0.1.0"))
     assert not link.never_connected
+
+
+PLURALS = ("resourcequotas", "projects", "organizations", "quotasettings", "seeds")
+
+
+async def test_it_is_connected_only_once_it_is_known_which_master_serves_the_seed(
+    link: SeedLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that is connected writes grants. Here the list that tells it comes last."""
+    for plural in PLURALS:
+        monkeypatch.setitem(fakes.PLURALS, plural, ("seedquota.io/v1alpha1", "Any"))
+    phases: list[Phase] = []
+    monkeypatch.setattr(link, "_on_phase", lambda _name: phases.append(link.phase))
+    async with fake_api_server() as api:
+        cluster = api.cluster()
+        cluster.name = "eu-1"
+        await api.put("seeds", "", "eu-1", metadata={"annotations": {MASTER_ANNOTATION: "other-lease"}}, spec={})
+        there = SeedCaches(cluster, lambda _plural, _change: None)
+        sync = CopySync(
+            "eu-1",
+            Caches(cluster, "seedquota"),
+            cluster,
+            there,
+            BurstDetector(lambda: False),
+            master="own-lease",
+            in_cluster=False,
+            on_settled=lambda _plural, _name: None,
+        )
+        others = [reflector for reflector in there.all if reflector is not there.seed]
+        identified = SimpleNamespace(check=AsyncMock(), request=cluster.request)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(reflector.run()) for reflector in others]
+            for reflector in others:
+                await reflector.wait_synced(15)
+            tasks.append(group.create_task(link._probe(cast(SeedCluster, identified), there, sync)))
+            await eventually(lambda: link.last_contact is not None)
+            assert phases == []
+            tasks.append(group.create_task(there.seed.run()))
+            await eventually(lambda: link.phase is Phase.OTHER_MASTER)
+            for task in tasks:
+                task.cancel()
+        await cluster.close()
+    assert phases == [Phase.OTHER_MASTER]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ from common.kube.controller.store import Store
 from common.runtime.burst import PAUSE, BurstDetector
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
-from master.seeds import replicator
+from master.seeds import other_master, replicator
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import BLOCKED, SUCCEEDED, CopySync
 from tests.unit.fake_api_server import eventually, within
@@ -42,7 +43,7 @@ def stores() -> SimpleNamespace:
     by_subject: Any = {BY_SUBJECT: lambda quota: ["/".join(subject_of(quota))]}
     names = ("projects", "organizations", "settings")
     found = {name: SimpleNamespace(store=Store[Named]({})) for name in names}
-    found |= {name: SimpleNamespace(store=Store[Any]({})) for name in ("seed", "seeds")}
+    found |= {name: SimpleNamespace(store=Store[Any]({}), proven_at=0.0) for name in ("seed", "seeds")}
     return SimpleNamespace(**found, quotas=SimpleNamespace(store=Store[MasterQuota](by_subject)))
 
 
@@ -57,6 +58,7 @@ class Seed:
         self.master: Any = Caches(cast(Cluster, SimpleNamespace(name="master", get=self._get)), "seedquota")
         self.there = stores()
         self.done: list[Written] = []
+        self.deleted_as_of: str | None = None
         self.bodies: list[dict[str, Any]] = []
         self.rush = False
         cluster = SimpleNamespace(create=self._create, replace=self._replace, delete=self._delete)
@@ -99,7 +101,8 @@ class Seed:
         metadata = given["metadata"]
         self.done.append(("replace", metadata["name"], RELEASED_ANNOTATION in metadata.get("annotations", {})))
 
-    async def _delete(self, _resource: object, name: str, uid: str) -> None:
+    async def _delete(self, _resource: object, name: str, uid: str, resource_version: str | None) -> None:
+        self.deleted_as_of = resource_version
         self.done.append(("delete", name, False))
 
 
@@ -475,6 +478,25 @@ async def test_nothing_is_written_to_a_seed_that_another_master_serves() -> None
     seed.there.seed.store._set("eu-1", Named(metadata=ObjectMeta(name="eu-1", uid="copy")))
     assert await seed.look("new") is None
     assert seed.done == [("create", "new", False)]
+
+
+async def test_of_a_silent_master_the_copy_of_the_seed_is_taken_over_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(other_master, "SILENT", 0.0)
+    seed = Seed()
+    seen(seed.master, quota("new"))
+    body = {"metadata": {"name": "eu-1", "uid": "seed-uid"}, "spec": {"kubeconfigSecretRef": {"name": "eu-1"}}}
+    seed.master.seeds.store._set("eu-1", msgspec.convert(body, MasterSeed))
+    said = {"labels": {UID_LABEL: "b"}, "annotations": {MASTER_ANNOTATION: "other-lease"}}
+    metadata = ObjectMeta(name="eu-1", uid="copy", resource_version="7", **said)
+    seed.there.seed.store._set("eu-1", Named(metadata=metadata, spec={"copyOf": "b"}))
+    assert await seed.look("new") == BLOCKED
+    seed.there.seed.proven_at = time.monotonic() + 1.0
+    assert await seed.look("new") == BLOCKED
+    assert seed.done == [], "of two that find it silent one takes the copy over"
+    seed.there.seed.proven_at = time.monotonic() + 2.0
+    await seed.sync._reconcile(("seeds", "eu-1"))
+    assert [(what, name) for what, name, _ in seed.done] == [("delete", "eu-1"), ("create", "eu-1")]
+    assert seed.deleted_as_of == "7", "not after another sign"
 
 
 async def test_a_copy_of_a_seed_names_its_master() -> None:
