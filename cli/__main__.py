@@ -55,7 +55,11 @@ Exit status: 0 done, 1 failed, 2 it does not fit or is denied, 3 done, and somet
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what was meant, in the words of the command that it is of."""
+    """Says what was meant, in the words of the command that it is of. Descriptions and examples are printed as they are
+    written, also those of the commands in it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, rest = super().parse_known_args(args, namespace)
@@ -100,9 +104,8 @@ def complete_for_kubectl() -> None:
 def parser() -> argparse.ArgumentParser:
     made = _Parser(
         prog="seedquota",
-        description="Ask SeedQuota what it does and why.",
+        description="Shows and changes the quotas, seeds and decisions of SeedQuota.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--version", action="version", version=f"seedquota {build_version()}")
     commands = made.add_subparsers(metavar="COMMAND", required=True)

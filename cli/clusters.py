@@ -20,12 +20,14 @@ TIMEOUT = 10.0  # seconds for one answer
 
 
 def add_master_context(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--context", help="of your kubeconfig, the master's; not set: its current one")
+    parser.add_argument(
+        "--context", help="context of the master cluster in your kubeconfig; not set: the current context"
+    )
 
 
 def add_namespace(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-n", "--namespace", default=NAMESPACE, help=f"that SeedQuota is installed in [default {NAMESPACE}]"
+        "-n", "--namespace", default=NAMESPACE, help=f"namespace in which SeedQuota is installed [default {NAMESPACE}]"
     )
 
 

@@ -1,4 +1,4 @@
-"""`seedquota completion`: prints what a shell loads to complete commands and flags."""
+"""Prints a script. A shell that loads it completes commands and flags."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def declare(commands: Any) -> None:
         help="print the completion of commands for a shell",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=tuple(_SCRIPTS), help="bash, zsh or fish")
     parser.set_defaults(run=run)

@@ -1,4 +1,4 @@
-"""`seedquota consumers`: who uses a quota, the largest first."""
+"""Shows who uses a quota. The largest amounts are first."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import msgspec
 from cli import figures, quotas, reading, terminal
 from cli.clusters import add_master_context, connected
 from cli.outcome import DONE, STALE, Failed, Printed
+from cli.seeds import on_seed
 from cli.terminal import Column, add_output
-from common.api.types import PROJECTS, SEEDS, USER_CLUSTERS, UserCluster
+from common.api.types import PROJECTS, SEEDS, UserCluster
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError
 from common.quota import resources
 from common.quota.names import in_order
 from common.quota.quantity import QuantityError
@@ -36,21 +36,22 @@ Exit status: 0 done, 1 failed, 3 a figure may be out of date.
 
 
 class Consumer(msgspec.Struct, frozen=True, rename="camel"):
-    """`kind` is seed, cluster or namespace. `as_of` is empty where the quota's status does not say it."""
+    """`kind` is seed, cluster or namespace. `as_of` is empty where the quota's status does not say it, `seed` where it
+    is not of a cluster."""
 
     kind: str
     name: str
     used: dict[str, str]
     as_of: str = ""
+    seed: str = ""
 
 
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "consumers",
-        help="who uses how much of a quota",
+        help="show who uses how much of a quota",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
     add_master_context(parser)
@@ -59,7 +60,7 @@ def declare(commands: Any) -> None:
         metavar="FILE",
         action="append",
         default=[],
-        help="a seed's, by its current context, to show its user clusters; repeated for each; not set: only seeds",
+        help="kubeconfig of a seed, to show its user clusters; it can be repeated; not set: only seeds are shown",
     )
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
@@ -71,14 +72,7 @@ async def run(options: argparse.Namespace) -> Printed:
         quota = await quotas.the_one(master, options.name)
         projects = await projects_of(master, quota) if options.kubeconfig else set()
         silence = staleness.silence_of_master(await reading.every(master, SEEDS), now)
-    clusters: list[UserCluster] = []
-    away: list[str] = []
-    for kubeconfig in options.kubeconfig:
-        async with connected(kubeconfig, None, "seed") as seed:
-            try:
-                clusters += [each for each in await reading.every(seed, USER_CLUSTERS) if each.spec.project in projects]
-            except ApiError as error:
-                away.append(f"the seed at {seed.server} cannot be asked: {error.message}")
+    clusters, away = await on_seed.clusters_of(options.kubeconfig, projects)
     try:
         found = consumers(quota, clusters)
     except QuantityError as error:
@@ -102,20 +96,23 @@ async def projects_of(master: Cluster, quota: MasterQuota) -> set[str]:
     return {each.metadata.name for each in await reading.every(master, PROJECTS) if each.spec.organization == name}
 
 
-def consumers(quota: MasterQuota, clusters: Sequence[UserCluster]) -> list[Consumer]:
-    """Of each kind the largest first. Raises QuantityError."""
+def consumers(quota: MasterQuota, clusters: Mapping[str, Sequence[UserCluster]]) -> list[Consumer]:
+    """Of each kind the largest first. `clusters`: by seed. Raises QuantityError."""
     limits = resources.parse(quota.status.hard or spec_quota(quota))
 
-    def shown(kind: str, name: str, used: Mapping[str, str | int], as_of: str = "") -> tuple[float, Consumer]:
+    def shown(
+        kind: str, name: str, used: Mapping[str, str | int], as_of: str = "", seed: str = ""
+    ) -> tuple[float, Consumer]:
         amounts = resources.only(resources.parse(used), in_order(limits))
-        return _share(amounts, limits), Consumer(kind, name, resources.render(amounts), as_of)
+        return _share(amounts, limits), Consumer(kind, name, resources.render(amounts), as_of, seed)
 
     status = quota.status
     by_kind = [
         [shown("seed", each.name, each.local_usage, each.last_report_time) for each in status.seeds],
         [
-            shown("cluster", each.metadata.key, each.status.resource_usage, each.status.last_count_time)
-            for each in clusters
+            shown("cluster", each.metadata.key, each.status.resource_usage, each.status.last_count_time, seed)
+            for seed, there in clusters.items()
+            for each in there
         ],
         [shown("namespace", f"{each.cluster}/{each.namespace}", each.used) for each in status.namespaces],
     ]
@@ -142,6 +139,15 @@ def text(
 ) -> str:
     if not found:
         return "nobody uses it"
+    lines = table(found, now, most, "-o wide")
+    lines += [f"and {count} more {kind}" for kind, count in omitted.items()]
+    if stale:
+        lines.append(terminal.wrapped(f"May be out of date: {', '.join(stale)}", most, "  "))
+    return "\n".join(lines)
+
+
+def table(found: Sequence[Consumer], now: datetime, most: int | None, wide: str) -> list[str]:
+    """`wide`: what shows the columns for which there is no room. The seed has a column where there are several."""
     names = in_order({name: None for each in found for name in each.used})
     columns = [
         Column("CONSUMER", [f"{each.kind}/{each.name}" for each in found]),
@@ -150,13 +156,13 @@ def text(
             for number, name in enumerate(names, 1)
         ),
     ]
+    if len({each.seed for each in found if each.seed}) > 1:
+        columns.append(Column("SEED", [each.seed for each in found]))
     if any(each.kind == "cluster" for each in found):
         ages = [staleness.age(each.as_of, now) if each.kind == "cluster" else "" for each in found]
         columns.append(Column("COUNTED", ages))
-    table, left_out = terminal.fit(columns, most)
-    lines = [table, *(f"and {count} more {kind}" for kind, count in omitted.items())]
+    said, left_out = terminal.fit(columns, most)
+    lines = [said]
     if left_out:
-        lines.append(terminal.wrapped(f"not shown for lack of room: {', '.join(left_out)}; see -o wide", most))
-    if stale:
-        lines.append(terminal.wrapped(f"May be out of date: {', '.join(stale)}", most, "  "))
-    return "\n".join(lines)
+        lines.append(terminal.wrapped(f"not shown for lack of room: {', '.join(left_out)}; see {wide}", most))
+    return lines

@@ -1,9 +1,9 @@
-"""`seedquota denials`: what was refused lately, from the Events of a seed or of a user cluster."""
+"""Shows recent refusals, from the Events of a seed or of a user cluster."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,10 @@ from cli import reading, terminal
 from cli.clusters import connected
 from cli.outcome import DONE, Failed, Printed
 from cli.terminal import Column, add_output
+from common.api.labels import UID_LABEL
+from common.api.types import SEEDS
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.runtime.flags import duration
@@ -58,8 +62,9 @@ class Event(Object, frozen=True, kw_only=True):
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event", True, Event)
 
 
-class Denied(msgspec.Struct, frozen=True):
-    """What was refused about one object. `last` and `first` are times, `count` how often in between."""
+class Denied(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was refused about one object. `last` and `first` are times, `count` how often in between. `seed` is empty
+    where it is not known."""
 
     last: str
     first: str
@@ -67,23 +72,31 @@ class Denied(msgspec.Struct, frozen=True):
     reason: str
     object: str
     message: str
+    seed: str = ""
 
 
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "denials",
-        help="what was refused lately",
+        help="show recent refusals",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--since", type=_seconds, default=3600.0, metavar="DURATION", help="only what was refused since [default 1h]"
+        "--since",
+        type=_seconds,
+        default=3600.0,
+        metavar="DURATION",
+        help="age of the oldest refusal that is shown [default 1h]",
     )
     parser.add_argument("--reason", choices=REASONS, help="only refusals for this reason; not set: all")
     parser.add_argument("-n", "--namespace", help="only in this namespace; not set: all")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster; not set: $KUBECONFIG or ~/.kube/config")
-    parser.add_argument("--context", help="of the kubeconfig, a seed's or a user cluster's; not set: its current one")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster; not set: $KUBECONFIG or ~/.kube/config"
+    )
+    parser.add_argument(
+        "--context", help="context of a seed or a user cluster in the kubeconfig; not set: the current context"
+    )
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
@@ -99,6 +112,8 @@ async def run(options: argparse.Namespace) -> Printed:
     now = datetime.now(UTC)
     async with connected(options.kubeconfig, options.context, "cluster") as cluster:
         events = await reading.every(cluster, EVENTS, options.namespace)
+        if not any(event.reporting_controller == CONTROLLER for event in events):
+            await _refuse_master(cluster)
     try:
         found = denials(events, now, options.since, options.reason)
     except ValueError as error:
@@ -106,6 +121,18 @@ async def run(options: argparse.Namespace) -> Printed:
     if options.output in ("json", "yaml"):
         return Printed(reading.written({"items": found}, options.output), DONE)
     return Printed(table(found, now, terminal.width(), wide=options.output == "wide"), DONE)
+
+
+async def _refuse_master(cluster: Cluster) -> None:
+    """Raises Failed where nobody writes such Events: that there are none would be no answer."""
+    try:
+        seeds = await reading.every(cluster, SEEDS)
+    except (Failed, ApiError):
+        return  # a user cluster has none
+    if seeds and not any(UID_LABEL in seed.metadata.labels or seed.spec.in_cluster for seed in seeds):
+        raise Failed(
+            f"{cluster.server} is the master, and refusals are Events of seeds and user clusters: --context names one"
+        )
 
 
 def denials(events: Sequence[Event], now: datetime, since: float, reason: str | None) -> list[Denied]:
@@ -121,11 +148,28 @@ def denials(events: Sequence[Event], now: datetime, since: float, reason: str | 
             name = "/".join(filter(None, (about.kind.lower(), about.namespace, about.name)))
             count = event.series.count if event.series is not None else 1
             found.append(Denied(last, first, count, event.reason, name, event.note))
+    return ordered(found)
+
+
+def ordered(found: Iterable[Denied]) -> list[Denied]:
+    """The last first."""
     return sorted(found, key=lambda each: (each.last, each.object), reverse=True)
 
 
+def of_quota(found: Iterable[Denied], name: str) -> list[Denied]:
+    """Those that this quota refused. One about a size, a project or a seed is of no quota."""
+    starts = (f"exceeded quota: {name}, ", f"quota {name} cannot decide")
+    return [each for each in found if each.message.startswith(starts)]
+
+
+def without_quota(denied: Denied, name: str) -> Denied:
+    """Shorter, for where all are of one quota."""
+    message = denied.message.removeprefix(f"exceeded quota: {name}, ").removeprefix(f"quota {name} ")
+    return msgspec.structs.replace(denied, message=message)
+
+
 def table(found: Sequence[Denied], now: datetime, most: int | None, *, wide: bool = False) -> str:
-    """`wide` is as wide as it needs to be."""
+    """`wide` is as wide as it needs to be. The seed has a column where there are several."""
     if not found:
         return "nothing was refused"
     columns = [
@@ -136,4 +180,6 @@ def table(found: Sequence[Denied], now: datetime, most: int | None, *, wide: boo
         Column("OBJECT", [each.object for each in found]),
         Column("MESSAGE", [each.message for each in found]),
     ]
+    if len({each.seed for each in found}) > 1:
+        columns.insert(-1, Column("SEED", [each.seed for each in found]))
     return terminal.fit(columns, None if wide else most)[0]

@@ -1,4 +1,4 @@
-"""`seedquota describe`: one quota, with what each seed and namespace has of it, and what is wrong."""
+"""Shows one quota: the amounts of each seed, its top consumers, its last denials, and the conditions that are bad."""
 
 from __future__ import annotations
 
@@ -9,19 +9,23 @@ from typing import Any
 
 import msgspec
 
-from cli import figures, quotas, reading, terminal
+from cli import consumers, denials, figures, largest_and_last, quotas, reading, terminal
 from cli.clusters import add_master_context, add_namespace, connected
 from cli.doctor import cures, findings
 from cli.figures import Figures
+from cli.largest_and_last import Known
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.seeds import on_master
 from cli.seeds.on_master import Held
 from cli.terminal import Column, add_output
-from common.api.types import SEEDS, Seed
+from common.api import label_selector
+from common.api.label_selector import LabelSelector
+from common.api.types import SEEDS, Seed, Subject
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota import resources
 from common.quota.names import in_order
+from common.quota.object_names import COUNT
 from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage
@@ -32,23 +36,33 @@ examples:
   seedquota describe project-alpha
   seedquota describe seedquota/project-alpha   # as messages name it
   seedquota describe project/alpha             # by its subject
+  seedquota describe project-alpha --kubeconfig eu-1.yaml   # with its consumers and denials on that seed
 
-What seeds hold is read from the ledgers if you may list them, else from the quota's status.
-Exit status: 0 done, 1 failed, 3 a figure may be out of date.
+What seeds hold is read from the ledgers if you may list them, else from the quota's status. Only a seed knows what
+each user cluster uses and what was refused, so --kubeconfig names seeds. The seed in the master's own cluster, if there
+is one, is read without it. Denials are those of Machines, from Events. API servers keep Events for an hour, unless they
+are told otherwise. The output says what is not known.
+Exit status: 0 done, 1 failed, 3 a figure may be out of date, or a seed of --kubeconfig could not be read.
 """
 
 
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "describe",
-        help="one quota: used, free, its seeds and what is wrong",
+        help="show one quota: used and free amounts, its seeds, consumers, denials and problems",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
     add_master_context(parser)
     add_namespace(parser)
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="kubeconfig of a seed, to show its user clusters and denials; it can be repeated; not set: none",
+    )
     add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
 
@@ -60,15 +74,18 @@ async def run(options: argparse.Namespace) -> Printed:
         name = quota.metadata.name
         held = await _held(master, options.namespace, name)
         seeds = await _seeds(master)
+        told = await largest_and_last.ask(master, quota, seeds, options.kubeconfig, now)
     try:
         found = figures.of_quota(quota, staleness.silence_of_master(seeds, now))
+        known = largest_and_last.known(quota, told)
         if options.output == "text":
-            said = text(quota, found, held, {seed.metadata.name: seed for seed in seeds}, now, terminal.width())
+            by_name = {seed.metadata.name: seed for seed in seeds}
+            said = text(quota, found, held, by_name, known, now, terminal.width())
         else:
-            said = reading.written(plain(quota, found, held), options.output)
+            said = reading.written(plain(quota, found, held, known), options.output)
     except QuantityError as error:
         raise Failed(f"seedquota/{name} cannot be read: {error}") from None
-    return Printed(said, STALE if found.stale else DONE)
+    return Printed(said, STALE if found.stale or told.failed else DONE)
 
 
 async def _held(master: Cluster, namespace: str, quota: str) -> dict[str, Held] | None:
@@ -92,6 +109,7 @@ def text(
     found: Figures,
     held: Mapping[str, Held] | None,
     seeds: Mapping[str, Seed],
+    known: Known,
     now: datetime,
     most: int | None,
 ) -> str:
@@ -99,14 +117,15 @@ def text(
     parts = [_amounts(found, most), _about(quota, found, now, most)]
     if quota.status.seeds:
         parts.append(_seeds_table(quota, held, seeds, now, most))
-    if quota.status.namespaces:
-        parts.append(_namespaces_table(quota, most))
+    parts += [*_consumers(quota, known, now, most), *_denials(quota, known, now, most)]
+    if known.not_known:
+        parts.append(terminal.not_known(known.not_known, most))
     parts += _conditions(quota, most)
     return "\n\n".join(parts)
 
 
-def plain(quota: MasterQuota, found: Figures, held: Mapping[str, Held] | None) -> dict[str, object]:
-    """For programs: the figures of `top`, and who has them. `granted` is missing where it is not known."""
+def plain(quota: MasterQuota, found: Figures, held: Mapping[str, Held] | None, known: Known) -> dict[str, object]:
+    """For programs: the figures of `top`, and who has them. What is not known is missing (`granted`) or null."""
     lines = []
     for line in quota.status.seeds:
         shown = msgspec.to_builtins(line)
@@ -119,7 +138,15 @@ def plain(quota: MasterQuota, found: Figures, held: Mapping[str, Held] | None) -
         **msgspec.to_builtins(found),
         "bySeed": lines,
         "byNamespace": quota.status.namespaces,
-        "omitted": {"seeds": quota.status.seeds_omitted, "namespaces": quota.status.namespaces_omitted},
+        "consumers": known.consumers,
+        "denials": known.denials,
+        "omitted": {
+            "seeds": quota.status.seeds_omitted,
+            "namespaces": quota.status.namespaces_omitted,
+            "consumers": known.more_consumers,
+            "denials": known.more_denials,
+        },
+        "notKnown": known.not_known,
         "conditions": quota.status.conditions,
     }
 
@@ -136,6 +163,9 @@ def _amounts(found: Figures, most: int | None) -> str:
 def _about(quota: MasterQuota, found: Figures, now: datetime, most: int | None) -> str:
     peak = f", peak: {found.peak}" if found.peak else ""
     lines = [f"Subject: {found.subject}, enforcement: {found.enforcement}{peak}"]
+    if (selector := _selector(quota)) is not None:
+        lines.append(f"Namespaces: {label_selector.text(selector)}")
+        lines += _unused(quota, found)
     if quota.status.surge.hard:
         hard, used = resources.parse(quota.status.surge.hard), resources.parse(quota.status.surge.used)
         lines.append(f"Surge: used {resources.text(used) or 'nothing'} of {resources.text(hard)}")
@@ -144,6 +174,32 @@ def _about(quota: MasterQuota, found: Figures, now: datetime, most: int | None) 
     if quota.status.conditions and quota.status.observed_generation != quota.metadata.generation:
         lines.append("The spec was changed since; these are the limits of before.")
     return "\n".join(terminal.wrapped(line, most, "  ") for line in lines)
+
+
+def _selector(quota: MasterQuota) -> LabelSelector | None:
+    """Raises Failed."""
+    try:
+        return msgspec.convert(quota.spec["subject"], Subject).selector
+    except msgspec.ValidationError as error:
+        raise Failed(f"the selector of seedquota/{quota.metadata.name} cannot be read: {error}") from None
+
+
+def _unused(quota: MasterQuota, found: Figures) -> list[str]:
+    """What looks the same where a selector or a kind is misspelt: nothing is used, so nothing is refused either."""
+    if not quota.status.conditions:
+        return []
+    if not quota.status.namespaces:
+        return [
+            "No namespace uses anything of it. If one should, compare its labels with the selector: `kubectl get "
+            "namespaces --show-labels` in each cluster that takes part."
+        ]
+    counts = [name for name, each in found.resources.items() if name.startswith(COUNT) and each.used == "0"]
+    if not counts:
+        return []
+    return [
+        f"Nothing is counted of {', '.join(counts)}. If there are such objects, compare the name with `kubectl "
+        "api-resources`: count/deployments.apps has the plural and the API group."
+    ]
 
 
 def _seeds_table(
@@ -176,7 +232,7 @@ def _seed_rows(line: SeedUsage, held: Mapping[str, Held] | None, reported: str, 
 
 
 def _readable(amount: int) -> int:
-    """What a seed holds is a share that may be odd to a billionth: from one whole on, thousandths say enough."""
+    """What 0.2 left a seed may be odd to a billionth: from one whole on, thousandths say enough."""
     return amount - amount % (UNIT // 1000) if amount >= UNIT else amount
 
 
@@ -187,16 +243,32 @@ def _reported(line: SeedUsage, seed: Seed | None) -> str:
     return max(line.last_report_time, seed.status.last_seen_time)
 
 
-def _namespaces_table(quota: MasterQuota, most: int | None) -> str:
-    lines = quota.status.namespaces
-    columns = [
-        Column("Namespace", [line.namespace for line in lines]),
-        Column("Cluster", [line.cluster for line in lines]),
-        Column("Used", [resources.text(resources.parse(line.used)) or "nothing" for line in lines]),
-    ]
-    omitted = quota.status.namespaces_omitted
-    table = terminal.fit(columns, most)[0]
-    return f"{table}\nand {omitted} more" if omitted else table
+def _consumers(quota: MasterQuota, known: Known, now: datetime, most: int | None) -> list[str]:
+    if known.consumers is None or not (known.consumers or known.asked_consumers):
+        return []
+    head, command = "Top consumers", f"seedquota consumers {quota.metadata.name}"
+    if known.asked_consumers:
+        head += f", UserClusters on {', '.join(known.asked_consumers)}"
+        command += " --kubeconfig FILE"
+    if not known.consumers:
+        return [terminal.wrapped(f"{head}: none", most, "  ")]
+    lines = consumers.table(known.consumers, now, most, f"{command} -o wide")
+    if known.more_consumers:
+        lines.append(f"and {known.more_consumers} more; see {command}")
+    return ["\n".join([terminal.wrapped(f"{head}:", most, "  "), *lines])]
+
+
+def _denials(quota: MasterQuota, known: Known, now: datetime, most: int | None) -> list[str]:
+    if known.denials is None:
+        return []
+    head = f"Last denials of Machines, from Events on {', '.join(known.asked_denials)}"
+    if not known.denials:
+        return [terminal.wrapped(f"{head}: none; API servers keep Events for an hour by default", most, "  ")]
+    shown = [denials.without_quota(each, quota.metadata.name) for each in known.denials]
+    lines = [terminal.wrapped(f"{head}:", most, "  "), denials.table(shown, now, most)]
+    if known.more_denials:
+        lines.append(f"and {known.more_denials} more; see seedquota denials --kubeconfig FILE")
+    return ["\n".join(lines)]
 
 
 def _conditions(quota: MasterQuota, most: int | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""`seedquota explain`: what a decision was made from, made again, and what would have made it fit."""
+"""Shows the facts of a decision, makes the decision again from these facts, and shows what would have fitted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 
 from cli.agents import Answer, Ask, Unreachable, at_urls, in_pods
 from cli.outcome import Failed
+from cli.terminal import one_line
 from common.quota.quantity import QuantityError
 from seed.admission import replay
 from seed.admission.record import Record
@@ -57,24 +58,29 @@ class _Explained(msgspec.Struct, rename="camel"):
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "explain",
-        help="why a Machine was admitted or refused",
+        help="show why a Machine was admitted or refused",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "what", metavar="ID|machine/NAME|machine/NAMESPACE/NAME", help="a decision, or the last one about a Machine"
+        "what",
+        metavar="ID|machine/NAME|machine/NAMESPACE/NAME",
+        help="a decision, or the last decision about a Machine",
     )
-    parser.add_argument("--kubeconfig", metavar="FILE", help="a seed's; not set: $KUBECONFIG or ~/.kube/config")
-    parser.add_argument("--context", help="of the kubeconfig, a seed's; not set: its current one")
-    parser.add_argument("-n", "--namespace", default="seedquota", help="of the agents' pods [default seedquota]")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="[default text]")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="kubeconfig of the seed; not set: $KUBECONFIG or ~/.kube/config"
+    )
+    parser.add_argument("--context", help="context of the seed in the kubeconfig; not set: the current context")
+    parser.add_argument(
+        "-n", "--namespace", default="seedquota", help="namespace of the agents' pods [default seedquota]"
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="text or json [default text]")
     parser.add_argument(
         "--url",
         type=_url,
         action="append",
         default=[],
-        help="an agent's http://host:port, where its metrics are; repeated for each; not set: its pods",
+        help="health address of an agent, http://host:port; it can be repeated; not set: the agents' pods",
     )
     parser.set_defaults(run=run)
 
@@ -101,7 +107,7 @@ async def run(options: argparse.Namespace) -> str:
         explained = [_Explained(one.agent, one.record, replay.replay(one.record)) for one in found]
         if options.output == "json":
             return msgspec.json.format(msgspec.json.encode({"items": explained}), indent=2).decode()
-        return "\n".join(_text(explained, answers))
+        return "\n".join(map(one_line, _text(explained, answers)))
     except QuantityError as error:
         raise NotExplained(f"an agent's answer cannot be read: {error}") from None
 

@@ -15,7 +15,7 @@ from master.cache.objects import MASTER_QUOTAS, MasterQuota
 
 PREFIX = "seedquota/"
 SUBJECTS = ("project", "organization")
-NAMED = "of the quota, or of its subject: project/NAME or organization/NAME"
+NAMED = "name of the quota, or its subject: project/NAME or organization/NAME"
 
 
 async def listing(master: Cluster) -> Listing[MasterQuota]:

@@ -38,6 +38,15 @@ async def listing(cluster: Cluster, resource: Resource[T], namespace: str | None
     return found
 
 
+async def if_possible(cluster: Cluster, resource: Resource[T], what: str, missing: list[str]) -> list[T] | None:
+    """None where they cannot be read: then it is added to what is missing, with the reason."""
+    try:
+        return await every(cluster, resource)
+    except (Failed, ApiError) as error:
+        missing.append(f"{what}: {problem(error)}")
+        return None
+
+
 async def one(cluster: Cluster, resource: Resource[T], name: str, namespace: str | None = None) -> T | None:
     """None: it is not there. Raises Failed."""
     try:

@@ -46,8 +46,14 @@ def ask(question: str) -> str:
     return sys.stdin.readline().strip()
 
 
+def one_line(text: str) -> str:
+    """Whoever chose it cannot end the line: what follows would look like ours."""
+    return text.replace("\n", "\\n")
+
+
 def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     """As kubectl prints tables."""
+    rows = [tuple(map(one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ("   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows))
     return "\n".join(line.rstrip() for line in lines)
@@ -93,6 +99,11 @@ def wrapped(text: str, most: int | None, indent: str = "") -> str:
         return text
     lines = textwrap.wrap(text, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines)
+
+
+def not_known(what: Sequence[str], most: int | None) -> str:
+    """The end of what is shown: each part that is missing, and what would show it."""
+    return "\n".join(["Not known from here:", *(wrapped(f"  {each}", most, "    ") for each in what)])
 
 
 def _widest(column: Column) -> int:

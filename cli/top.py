@@ -1,4 +1,4 @@
-"""`seedquota top`: every quota, what is used of each limit, and which figures may be out of date."""
+"""Shows every quota, how much of each limit is used, and which figures may be out of date."""
 
 from __future__ import annotations
 
@@ -40,17 +40,23 @@ Exit status: 0 done, 1 failed, 3 a figure may be out of date (column STALE).
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "top",
-        help="every quota and what is used of it",
+        help="show every quota and how much of it is used",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_master_context(parser)
     parser.add_argument(
-        "--sort", choices=("peak", "name"), default="peak", help="`peak`, the fullest first, or `name` [default peak]"
+        "--sort", choices=("peak", "name"), default="peak", help="`peak`: the fullest first; or `name` [default peak]"
     )
-    parser.add_argument("--over", type=_percent, metavar="PERCENT", help="only quotas with a resource that full")
-    parser.add_argument("--organization", metavar="NAME", help="only its quota and those of its projects")
+    parser.add_argument(
+        "--over",
+        type=_percent,
+        metavar="PERCENT",
+        help="only quotas of which a resource is used to at least this percentage",
+    )
+    parser.add_argument(
+        "--organization", metavar="NAME", help="only the quotas of this organization and of its projects"
+    )
     parser.add_argument("-w", "--watch", action="store_true", help="show every change, until it is interrupted")
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)

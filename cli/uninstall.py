@@ -1,4 +1,4 @@
-"""`seedquota uninstall seed`: before the agents of a seed are removed, has them remove their webhooks everywhere."""
+"""`seedquota uninstall seed`: the agents of a seed remove their webhooks everywhere, before the agents are removed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ SAY_EVERY = 10.0
 
 _DESCRIPTION = """\
 Removes the webhook configurations of SeedQuota from the seed and from all its user clusters. CRDs, quotas and ledgers
-stay. The agents do it, so they must run; they create none again until all of them have ended. From then on no quota is
-enforced there, which the status of UserClusters, the Seed and the quotas says (Uninstalled). Then remove the agents.
+stay. The agents remove them, so the agents must run. They create no configuration again until all agents have ended.
+From then on, no quota is enforced there. The status of UserClusters, the Seed and the quotas says so (Uninstalled).
+Remove the agents after that.
 """
 _EXAMPLES = """\
 examples:
@@ -48,18 +49,19 @@ def declare(commands: Any) -> None:
     what = parser.add_subparsers(metavar="WHAT", required=True)
     seed = what.add_parser(
         "seed",
-        help="remove the webhooks of a seed's agents everywhere",
+        help="remove the webhooks of a seed's agents from the seed and its user clusters",
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    seed.add_argument("--kubeconfig", metavar="FILE", help="a seed's; not set: $KUBECONFIG or ~/.kube/config")
-    seed.add_argument("--context", help="of the kubeconfig, a seed's; not set: its current one")
-    seed.add_argument("-n", "--namespace", default="seedquota", help="of the agents [default seedquota]")
+    seed.add_argument(
+        "--kubeconfig", metavar="FILE", help="kubeconfig of the seed; not set: $KUBECONFIG or ~/.kube/config"
+    )
+    seed.add_argument("--context", help="context of the seed in the kubeconfig; not set: the current context")
+    seed.add_argument("-n", "--namespace", default="seedquota", help="namespace of the agents [default seedquota]")
     seed.add_argument(
         "--timeout", type=_seconds, default=120.0, metavar="DURATION", help="how long to wait [default 2m]"
     )
-    seed.add_argument("--undo", action="store_true", help="have the agents put the webhooks back")
+    seed.add_argument("--undo", action="store_true", help="let the agents create the webhooks again")
     seed.set_defaults(run=run)
 
 

@@ -1,4 +1,5 @@
-"""`seedquota where`: on which seeds how many more fit, by what each has and by what it could get."""
+"""Shows how many more fit on each seed: with the capacity that the seed holds, and with the capacity that it could
+get."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from cli.fitting import asking, objects
 from cli.fitting.command import add_replicas, text_of
 from cli.limits import changes
 from cli.outcome import DONE, STALE, Denied, Failed, Printed
+from cli.seeds import on_seed
 from cli.terminal import Column, add_output
-from common.api.types import PROJECTS, SEED_COPIES, SEEDS, USER_CLUSTERS, Seed, UserCluster
+from common.api.types import PROJECTS, SEEDS, Seed
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError
-from common.quota import resources
+from common.quota import names, resources
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
 from master.quotas import placing, staleness
@@ -57,25 +58,32 @@ def with_accounts(place: Place, accounts: Sequence[Account] | None) -> Found:
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "where",
-        help="on which seeds how many more fit",
+        help="show how many more fit on each seed",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("need", metavar="RESOURCE=AMOUNT", nargs="*", help="what one needs, without a file")
-    parser.add_argument("--subject", metavar="SUBJECT", help="project/NAME or organization/NAME, without a file")
+    parser.add_argument(
+        "need", metavar="RESOURCE=AMOUNT", nargs="*", help="amount that one piece needs, if there is no file"
+    )
+    parser.add_argument("--subject", metavar="SUBJECT", help="project/NAME or organization/NAME, if there is no file")
     parser.add_argument("-f", "--filename", metavar="FILE", help="YAML or JSON with one object; - is stdin")
-    add_replicas(parser, "how many are to fit on one seed [default 1]")
-    parser.add_argument("-n", "--namespace", help="of an object that names none; not set: that of the context")
+    add_replicas(parser, "how many pieces must fit on one seed [default 1]")
+    parser.add_argument(
+        "-n", "--namespace", help="namespace of an object that names none; not set: that of the context"
+    )
     add_master_context(parser)
-    parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster that is asked; not set: the master's")
-    parser.add_argument("--cluster-context", metavar="CONTEXT", help="of the cluster that is asked about a file")
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="kubeconfig of the cluster that answers for a file; not set: that of the master",
+    )
+    parser.add_argument("--cluster-context", metavar="CONTEXT", help="context of the cluster that answers for a file")
     parser.add_argument(
         "--seed-kubeconfig",
         metavar="FILE",
         action="append",
         default=[],
-        help="a seed's, by its current context, to show what room cloud accounts have; repeated; not set: none",
+        help="kubeconfig of a seed, to show what its cloud accounts have left; it can be repeated; not set: none",
     )
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
@@ -90,7 +98,7 @@ async def run(options: argparse.Namespace) -> Printed:
         seeds = await reading.every(master, SEEDS)
         projects = [await consumers.projects_of(master, each.quota) for each in shaped if options.seed_kubeconfig]
     counted(shaped)
-    clusters, away = await _of_seeds(options.seed_kubeconfig, set().union(*projects))
+    clusters, away = await on_seed.clusters_of(options.seed_kubeconfig, set().union(*projects))
     try:
         places = placing.places(shaped, seeds)
         size = cloud_accounts.size_of_one(shaped)
@@ -112,31 +120,6 @@ def counted(shaped: Sequence[Shaped]) -> None:
     unknown = sorted(each.quota.metadata.name for each in shaped if not each.quota.status.conditions)
     if unknown:
         raise Failed(f"the master has not counted yet what these quotas limit: {', '.join(unknown)}; try again later")
-
-
-async def _of_seeds(kubeconfigs: Sequence[str], projects: set[str]) -> tuple[dict[str, list[UserCluster]], list[str]]:
-    """By seed, and which cannot be asked."""
-    found: dict[str, list[UserCluster]] = {}
-    away = []
-    for kubeconfig in kubeconfigs:
-        try:
-            seed, clusters = await _clusters(kubeconfig, projects)
-            found[seed] = clusters
-        except ApiError as error:
-            away.append(f"the seed of {kubeconfig} cannot be asked: {error.message}")
-    return found, away
-
-
-async def _clusters(kubeconfig: str, projects: set[str]) -> tuple[str, list[UserCluster]]:
-    """The seed's name, and its user clusters of these projects."""
-    async with connected(kubeconfig, None, "seed") as seed:
-        itself = await reading.every(seed, SEED_COPIES)
-        if len(itself) != 1:
-            itself = [each for each in itself if each.spec.in_cluster]
-        if len(itself) != 1:
-            raise Failed(f"{seed.server} does not say which seed it is: is it one, and has the master reached it?")
-        found = await reading.every(seed, USER_CLUSTERS)
-    return itself[0].metadata.name, [each for each in found if each.spec.project in projects]
 
 
 async def _of_subject(options: argparse.Namespace, master: Cluster) -> list[Shaped]:
@@ -161,6 +144,8 @@ def _size(need: Mapping[str, str | None]) -> ResourceList:
     found = {name: amount for name, amount in need.items() if amount is not None}
     if len(found) < len(need):
         raise Failed("write what one needs as RESOURCE=AMOUNT, such as cpu=8")
+    if why := names.unknown(found):
+        raise Failed(why)
     return resources.parse(found)
 
 

@@ -1,4 +1,4 @@
-"""`seedquota doctor`: what is wrong, and what to do about it."""
+"""Shows problems, and what to do about each of them."""
 
 from __future__ import annotations
 
@@ -38,14 +38,17 @@ Exit status: 0 nothing is wrong, 1 something is, or it failed, 3 nothing is wron
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
-        help="what is wrong, and what to do about it",
+        help="show problems, and what to do about them",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_master_context(parser)
-    parser.add_argument("--kubeconfig", metavar="FILE", help="a seed's, to look there too; not set: only the master")
-    parser.add_argument("--seed-context", metavar="CONTEXT", help="of that file; not set: its current one")
+    parser.add_argument(
+        "--kubeconfig", metavar="FILE", help="kubeconfig of a seed, to check the seed too; not set: only the master"
+    )
+    parser.add_argument(
+        "--seed-context", metavar="CONTEXT", help="context of the seed in that file; not set: its current context"
+    )
     add_namespace(parser)
     add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)

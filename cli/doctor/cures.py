@@ -10,14 +10,16 @@ _AGENT = "see that an agent of that seed runs and leads"
 _EXCEEDED = "raise the limit, or remove what is too much"
 _WEBHOOK = "see the condition Enforced of the UserClusters that the message names: `seedquota doctor --kubeconfig SEED`"
 _UNINSTALLED = "remove the agents, or enforce again with `seedquota uninstall seed --undo`"
+_PROJECT = "create the Project, or make the UserCluster again with the right one: docs/how-to/projects.md"
 _RIGHTS = "apply charts/rbac/user-cluster.yaml in the user cluster"
 _REPAIR_WEBHOOK = "repair what the message says of the way to the webhook: --webhook-url, network, Secret"
 _TAKEN_OVER = "delete the APIService that hands the Machines to another server: docs/how-to/user-clusters.md"
+_PROJECT = "create the Project, or create the UserCluster again with the right project: docs/how-to/projects.md"
 _UNADMITTED = "find out who created Machines past the webhook: docs/how-to/break-glass.md"
 
 CURES = {
     QUOTA: {
-        "NotSupported": "limit other resources: name GPUs by their device, such as nvidia.com/gpu",
+        "NotSupported": "correct the names in the quota, or do what the message says",
         "NoClusters": "set spec.namespaceQuotas of a UserCluster or a Seed to Enabled",
         "Degraded": "as for Enforced, which the message repeats",
         "SubjectNotFound": "create the Project or Organization, or delete the quota",
@@ -29,12 +31,13 @@ CURES = {
         "ReplicasBehind": "wait a minute; if it stays, see the log of that seed's agents",
         "WebhookNotServing": "see the condition Enforced of the UserClusters: `kubectl --context SEED describe uc`",
         "SeedUnreachable": "see the condition Connected of the Seed",
+        "AgentSilent": _AGENT,
         "SourceUnreachable": "see the condition UsageCurrent of the UserCluster: `kubectl --context SEED describe uc`",
         "ResourceNotListed": "give the right, or repair the CustomResourceDefinition, that the message names",
         "NeverCounted": "correct the name in the quota, or ignore this until the first Machine has such a device",
         "LimitLowered": _EXCEEDED,
         "AdmittedWithWarning": _EXCEEDED,
-        "UsageNotAdmitted": f"{_EXCEEDED}; look for break-glass in the audit log",
+        "UsageNotAdmitted": f"{_EXCEEDED}; if the limit is not new, look for break-glass in the audit log",
     },
     SEED: {
         "Unreachable": f"{_SECRET}; do not declare the seed lost for this alone",
@@ -77,9 +80,10 @@ CURES = {
         "NotServing": _REPAIR_WEBHOOK,
         "CertificateInvalid": _REPAIR_WEBHOOK,
         "WebhookConfigured": f"{_RIGHTS}, so that a dry run can prove the webhook",
-        "UnknownProject": "create the Project, or correct spec.project: docs/how-to/projects.md",
-        "AllowedBefore": "create the Project, or correct spec.project: docs/how-to/projects.md",
-        "AllowedBySettings": "create the Project, or correct spec.project: docs/how-to/projects.md",
+        "UnknownProject": _PROJECT,
+        "AllowedBefore": _PROJECT,
+        "ProjectMissing": "create the Project on the master again: docs/how-to/projects.md",
+        "AllowedBySettings": _PROJECT,
         "NothingCopied": "see that there is a Seed for this cluster, and that it is connected",
         "NotWritten": _RIGHTS,
         "FlavorsChanged": "compare the Machines with what the cloud reports; the larger size counts",
@@ -102,7 +106,9 @@ NO_LEADER = "see the log of its replicas, which says why none leads"
 TOKEN = "see the master's log, `token not renewed`, or run `seedquota seed add` again"  # noqa: S105
 CERTIFICATE = "see the agents' log: they may not be allowed to write the Secret"
 UNREPORTED = "see that seedquota-master runs and leads"
-HELD_BY_NOBODY = "make the Seed again with state Lost, then `seedquota seed remove` it; its machines must be gone"
+HELD_BY_NOBODY = (
+    "create the Seed again; only if its machines are gone, with state Lost, then `seedquota seed remove` it"
+)
 LEFT_OVER = "start an agent again, or delete the configuration: while it is there, what it checks cannot be created"
 
 

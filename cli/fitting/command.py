@@ -1,4 +1,4 @@
-"""`seedquota fits`: whether objects fit their quotas, and how many do. Nothing is created or reserved."""
+"""Shows whether objects fit into their quotas, and how many of them fit. It creates and reserves nothing."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ Exit status: 0 fits, 1 failed, 2 does not fit, 3 it cannot be told now.
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "fits",
-        help="whether objects in a file fit their quotas, and how many",
+        help="show whether objects in a file fit into their quotas, and how many",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-f", "--filename", metavar="FILE", required=True, help="YAML or JSON, also a List; - is stdin")
-    add_replicas(parser, "how many, instead of what the file says")
+    add_replicas(parser, "number of pieces, instead of the number in the file")
     parser.add_argument(
-        "-n", "--namespace", help="of objects that name none; not set: that of the context, else `default`"
+        "-n", "--namespace", help="namespace of objects that name none; not set: that of the context, or `default`"
     )
-    parser.add_argument("--kubeconfig", metavar="FILE", help="of the cluster; not set: $KUBECONFIG or ~/.kube/config")
     parser.add_argument(
-        "--context", help="of the kubeconfig, the cluster's where they would be; not set: its current one"
+        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster; not set: $KUBECONFIG or ~/.kube/config"
+    )
+    parser.add_argument(
+        "--context", help="context of the cluster in which the objects would be created; not set: the current context"
     )
     add_output(parser, "text", "wide", "json", "yaml")
     parser.set_defaults(run=run)

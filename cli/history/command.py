@@ -1,4 +1,5 @@
-"""`seedquota history`: what became of a quota: its limits and who wrote them, its states, refusals, peaks of use."""
+"""Shows the history of a quota: changes of its limits and who made them, changes of its conditions, refusals,
+and peaks of use."""
 
 from __future__ import annotations
 
@@ -12,14 +13,12 @@ import msgspec
 
 from cli import denials, quotas, reading, terminal
 from cli.clusters import add_master_context, connected
-from cli.denials import Denied, Event
+from cli.denials import Denied
 from cli.history import timeline, use
 from cli.history.timeline import Entry
 from cli.history.use import Part, Peak
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import Column, add_output
-from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError
 from common.quota.names import in_order
 from common.runtime.flags import duration
 from master.quotas import staleness
@@ -51,10 +50,9 @@ class History(msgspec.Struct, frozen=True, rename="camel"):
 def declare(commands: Any) -> None:
     parser = commands.add_parser(
         "history",
-        help="what became of a quota: limits, states, refusals, peaks",
+        help="show the history of a quota: limits, conditions, refusals, peaks of use",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
     add_master_context(parser)
@@ -63,16 +61,21 @@ def declare(commands: Any) -> None:
         type=_seconds,
         default=24 * 3600.0,
         metavar="DURATION",
-        help="how far back, as 12h or 7d [default 24h]",
+        help="age of the oldest entry, such as 12h or 7d [default 24h]",
     )
     parser.add_argument(
         "--kubeconfig",
         metavar="FILE",
         action="append",
         default=[],
-        help="a seed's, by its current context, to show what was refused there; repeated for each; not set: none",
+        help="kubeconfig of a seed, to show refusals there; it can be repeated; not set: none",
     )
-    parser.add_argument("--prometheus", type=_url, metavar="URL", help="to show peaks of use; not set: none")
+    parser.add_argument(
+        "--prometheus",
+        type=_url,
+        metavar="URL",
+        help="URL of a Prometheus, to show peaks of use; not set: peaks are not shown",
+    )
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
@@ -103,12 +106,12 @@ async def run(options: argparse.Namespace) -> Printed:
         quota = await quotas.the_one(master, options.name)
         name = quota.metadata.name
         managed = await reading.one(master, timeline.MANAGED, name)
-        events = await _events(master, "Events about the quota", missing)
+        events = await reading.if_possible(master, denials.EVENTS, "Events about the quota", missing)
     refused: dict[str, Sequence[Denied]] = {}
     for kubeconfig in options.kubeconfig:
         async with connected(kubeconfig, None, "seed") as seed:
-            found = await _events(seed, f"refusals on {seed.server}", missing)
-            refused[seed.server] = denials.denials(found, now, options.since, None)
+            found = await reading.if_possible(seed, denials.EVENTS, f"refusals on {seed.server}", missing)
+            refused[seed.server] = denials.denials(found or (), now, options.since, None)
     used = None
     if options.prometheus:
         try:
@@ -118,7 +121,7 @@ async def run(options: argparse.Namespace) -> Printed:
     entries = [
         *timeline.of_quota(quota),
         *(timeline.of_writers(managed) if managed is not None else ()),
-        *timeline.of_events(events, quota),
+        *timeline.of_events(events or (), quota),
         *timeline.of_refusals(refused, name),
     ]
     unasked = [] if options.kubeconfig else ["refusals: --kubeconfig names a seed's"]
@@ -133,20 +136,11 @@ async def run(options: argparse.Namespace) -> Printed:
     return Printed(text(history, now, None if options.output == "wide" else terminal.width()), status)
 
 
-async def _events(cluster: Cluster, what: str, missing: list[str]) -> list[Event]:
-    try:
-        return await reading.every(cluster, denials.EVENTS)
-    except (Failed, ApiError) as error:
-        missing.append(f"{what}: {reading.problem(error)}")
-        return []
-
-
 def text(history: History, now: datetime, most: int | None) -> str:
     blocks = [_entries(history.items, now, most)]
     if history.use is not None:
         blocks.append(_peaks(history.use, most))
-    lines = [terminal.wrapped(f"  {each}", most, "    ") for each in history.not_known]
-    blocks.append("\n".join(["Not known from here:", *lines]))
+    blocks.append(terminal.not_known(history.not_known, most))
     return "\n\n".join(blocks)
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from cli import figures
+from cli import denials, figures
 from cli.denials import Denied, Event
 from common.api.types import Condition
 from common.kube.client.meta import Object, ObjectMeta
@@ -100,7 +100,6 @@ def of_events(events: Iterable[Event], quota: MasterQuota) -> list[Entry]:
 
 def of_refusals(refused: Mapping[str, Sequence[Denied]], name: str) -> list[Entry]:
     """By the seed that they are of."""
-    starts = (f"exceeded quota: {name}, ", f"quota {name} cannot decide")
     return [
         Entry(
             time=each.last,
@@ -110,8 +109,7 @@ def of_refusals(refused: Mapping[str, Sequence[Denied]], name: str) -> list[Entr
             count=each.count,
         )
         for seed, found in refused.items()
-        for each in found
-        if each.message.startswith(starts)
+        for each in denials.of_quota(found, name)
     ]
 
 

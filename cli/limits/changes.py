@@ -48,7 +48,7 @@ def parsed(words: Sequence[str]) -> Changes:
         try:
             resources.parse({name: amount} if amount is not None else {})
         except QuantityError as error:
-            raise Failed(f"{error}; write a number with an optional suffix, such as 4, 500m, 16Gi or 2e3") from None
+            raise Failed(str(error)) from None
         found[name] = amount
     return found
 

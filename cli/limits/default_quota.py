@@ -1,4 +1,4 @@
-"""`seedquota default`: the quota of every project, or of every organization, that has none of its own."""
+"""Shows or changes the default quota of projects or organizations that have no quota of their own."""
 
 from __future__ import annotations
 
@@ -56,28 +56,32 @@ def declare(commands: Any) -> None:
         help="show, set or remove the quota of those that have none of their own",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     one = _action(
-        actions, "show", show, "The default quotas, and how many quotas follow each.", "print the default quotas"
+        actions,
+        "show",
+        show,
+        "Shows the default quotas, and how many quotas follow each of them.",
+        "print the default quotas",
     )
     add_output(one, "table", "json", "yaml")
-    said = "Changes the limits of a default quota, or makes it. The quotas that follow it change with it."
+    said = "Creates a default quota or changes its limits. The quotas that follow it change with it."
     one = _action(actions, "set", set_default, said, "change the default quota of projects or organizations")
     one.add_argument("kind", choices=KINDS, help="project or organization")
     one.add_argument("limits", metavar="RESOURCE=AMOUNT", nargs="+", help="a limit, or RESOURCE- to remove it")
     add_write_flags(one)
-    said = "Removes a default quota. The quotas that follow it go, and no limit is left where there is no other quota."
+    said = (
+        "Removes a default quota and the quotas that follow it. A project or organization without another quota is "
+        "unlimited."
+    )
     one = _action(actions, "unset", unset, said, "remove the default quota of projects or organizations")
     one.add_argument("kind", choices=KINDS, help="project or organization")
     add_write_flags(one)
 
 
 def _action(actions: Any, name: str, run: Callable[..., Any], said: str, what: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=what, description=said, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=what, description=said, epilog=_EXAMPLES)
     add_master_context(parser)
     parser.set_defaults(run=run)
     return parser

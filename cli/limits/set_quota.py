@@ -1,4 +1,4 @@
-"""`seedquota set`: changes the limits of a project or organization, or gives it a quota if it has none."""
+"""Changes the limits of a project or organization. If it has no quota, the command creates one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from cli.limits.changes import Changed, Changes
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import add_output
 from common.api.labels import DEFAULT_LABEL
-from common.api.types import ORGANIZATIONS, PROJECTS, SEEDS
+from common.api.types import OF_ALLOCATION, ORGANIZATIONS, PROJECTS, SEEDS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from common.quota import resources
 from common.quota.names import in_order
+from common.quota.quantity import UNIT
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_quota
 from master.quotas import staleness
 from master.tenancy.default_policy import usual_name
+from master.tenancy.quota_allocations import is_made
 
+TINY = 2**20 * UNIT  # bytes: no machine and no pod is that small
 ATTEMPTS = 10  # the master writes the status all the time
 
 _EXAMPLES = """\
@@ -56,7 +59,6 @@ def declare(commands: Any) -> None:
         help="change the limits of a project or organization",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "subject", metavar="SUBJECT", help="project/NAME, organization/NAME, or seedquota/NAME of a quota"
@@ -72,7 +74,7 @@ def add_write_flags(parser: argparse.ArgumentParser) -> None:
         "--dry-run",
         choices=("none", "server"),
         default="none",
-        help="`server`: the API server checks it and nothing is written [default none]",
+        help="`none`, or `server`: the API server checks the change and writes nothing [default none]",
     )
     add_output(parser, "table", "json", "yaml")
 
@@ -86,7 +88,9 @@ async def run(options: argparse.Namespace) -> Printed:
         )
     async with connected(None, options.context, "master") as master:
         if kind == "seedquota":
-            before: MasterQuota | None = await quotas.the_one(master, name)
+            named = await quotas.the_one(master, name)
+            _refuse_made(named)
+            before: MasterQuota | None = named
         else:
             before = await quotas.of_subject(master, f"{kind}/{name}")
         after = await _written(master, before, kind, name, wanted, dry_run=dry_run)
@@ -97,6 +101,14 @@ async def run(options: argparse.Namespace) -> Printed:
     if options.output != "table":
         return Printed(reading.written(msgspec.to_builtins(result), options.output), status)
     return Printed(text(result, terminal.width()), status)
+
+
+def _refuse_made(quota: MasterQuota) -> None:
+    """The master would undo the change."""
+    name = quota.metadata.name
+    if is_made(quota):
+        owner = name.removeprefix(OF_ALLOCATION)
+        raise Failed(f"seedquota/{name} is made from ResourceQuotaAllocation {owner}: change that one instead")
 
 
 async def _written(
@@ -172,13 +184,18 @@ def _result(
     has = resources.parse(spec_quota(after))
     used = resources.parse(before.status.global_usage) if before is not None else {}
     found = changes.compared(had, has, used, in_order(wanted))
+    tiny = [
+        f"{name}={wanted[name]} is less than 1Mi: the unit is bytes, so write such as {name}=16Gi."
+        for name in in_order(wanted)
+        if resources.unit(name) == "bytes" and 0 < has.get(name, 0) < TINY
+    ]
     return Result(
         quota=after.metadata.name,
         subject=figures.subject_of(after),
         result="created" if before is None else "unchanged" if had == has else "changed",
         dry_run=dry_run,
         resources=found,
-        notes=[*notes, *([changes.OVER] if any(each.over for each in found.values()) else [])],
+        notes=[*tiny, *notes, *([changes.OVER] if any(each.over for each in found.values()) else [])],
     )
 
 

@@ -18,18 +18,19 @@ examples:
   seedquota migrate unikorn export.yaml > quotas.yaml
   kubectl apply --dry-run=server -f quotas.yaml
 
-It reads files alone, and no cluster. What does not translate is in comments at the begin: read them first. An object
-that exists already is not taken into account: `kubectl diff -f` shows what would change. Try a limit with `enforcement:
-warn` if you do not know what it would refuse.
-Exit status: 0 done, 1 failed, 3 done, and something does not translate.
+The command reads only files, and no cluster. Comments at the beginning of the output list what cannot be translated.
+Read them first. The command does not know which objects exist already. `kubectl diff -f` shows what would change. If
+you do not know what a limit would refuse, try it with `enforcement: warn`.
+Exit status: 0 done, 1 failed, 3 done, but something could not be translated.
 """
 _KKP = (
     "ResourceQuotas and the default quota of a KubermaticSetting of Kubermatic, kubermatic.k8c.io/v1. Names of "
-    "projects stay: they are the ids that Kubermatic's Projects have."
+    "projects do not change: they are the ids of Kubermatic's Projects."
 )
 _UNIKORN = (
     "Organizations, Projects, Quotas and QuotaMetadata of Unikorn's identity service, "
-    "identity.unikorn-cloud.org/v1alpha1. Names stay: they are ids. Of its types `clusters` is counted here."
+    "identity.unikorn-cloud.org/v1alpha1. Names do not change: they are ids. Of its types, only `clusters` "
+    "is translated."
 )
 
 
@@ -39,7 +40,6 @@ def declare(commands: Any) -> None:
         help="print the quotas of other systems as manifests",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     systems = parser.add_subparsers(metavar="SYSTEM", required=True)
     for name, said, translate in (("kkp", _KKP, kkp.translated), ("unikorn", _UNIKORN, unikorn.translated)):
@@ -48,7 +48,6 @@ def declare(commands: Any) -> None:
             help=said.partition(",")[0],
             description=said,
             epilog=_EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         one.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON, also a List; - is stdin")
         one.set_defaults(run=run, translate=translate)

@@ -1,6 +1,6 @@
-"""With an admin's kubeconfig of the seed: gives the master its rights there and a token. On the master: makes the
-Secret with that token and the Seed. The master renews the token. Run it again to replace the token or to update the
-rights."""
+"""Adds a seed. On the seed, the command creates an account for the master, with its rights and a token. On the master,
+it creates the Secret with that token, and the Seed. The master renews the token. Run the command again to replace the
+token, or to update the rights after an upgrade."""
 
 from __future__ import annotations
 

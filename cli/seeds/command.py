@@ -28,18 +28,27 @@ def declare(commands: Any) -> None:
         help="add, list, drain, declare lost and remove seeds",
         description=__doc__,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    one = _action(actions, "add", add.run, add.__doc__, "make or renew a Seed, its rights on the seed and its token")
-    _seeds_kubeconfig(one, "an admin's of the seed", required=True)
-    one = _action(actions, "list", listing.run, listing.__doc__, "every Seed, and what it holds", named=False)
-    one.add_argument("-o", "--output", choices=("table", "json"), default="table", help="[default table]")
-    _action(actions, "drain", states.drain, states.drain.__doc__, "give it no more capacity")
-    one = _action(actions, "lost", states.lost, states.lost.__doc__, "give what it holds to others, for good")
-    one.add_argument("--dry-run", action="store_true", help="only print what may be exceeded")
+    one = _action(
+        actions,
+        "add",
+        add.run,
+        add.__doc__,
+        "create or renew a Seed, the rights of the master on the seed, and its token",
+    )
+    _seeds_kubeconfig(one, "kubeconfig of an admin of the seed", required=True)
+    one = _action(actions, "list", listing.run, listing.__doc__, "show every Seed, and what it holds", named=False)
+    one.add_argument("-o", "--output", choices=("table", "json"), default="table", help="table or json [default table]")
+    _action(actions, "drain", states.drain, states.drain.__doc__, "stop giving capacity to a seed")
+    one = _action(
+        actions, "lost", states.lost, states.lost.__doc__, "give what a seed holds to others; this cannot be undone"
+    )
+    one.add_argument("--dry-run", action="store_true", help="only print by how much limits can be exceeded")
     one = _action(actions, "remove", remove.run, remove.__doc__, "delete a Seed that holds nothing")
-    _seeds_kubeconfig(one, "an admin's of the seed, to remove the master's rights there; not set: they stay")
+    _seeds_kubeconfig(
+        one, "kubeconfig of an admin of the seed, to remove the master's rights there; not set: they stay"
+    )
 
 
 def _action(
@@ -57,10 +66,9 @@ def _action(
         help=what,
         description=description,
         epilog="\n".join(["examples:", *lines]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if named:
-        parser.add_argument("name", metavar="NAME", help="of the Seed")
+        parser.add_argument("name", metavar="NAME", help="name of the Seed")
     add_master_context(parser)
     add_namespace(parser)
     parser.set_defaults(run=run)
@@ -69,4 +77,6 @@ def _action(
 
 def _seeds_kubeconfig(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
     parser.add_argument("--kubeconfig", metavar="FILE", required=required, help=what)
-    parser.add_argument("--seed-context", metavar="CONTEXT", help="of that file; not set: its current one")
+    parser.add_argument(
+        "--seed-context", metavar="CONTEXT", help="context of the seed in that file; not set: its current context"
+    )

@@ -1,4 +1,4 @@
-"""Every Seed: its state, whether it is ready, and what it holds of how many quotas."""
+"""Shows every Seed: its state, whether it is ready, the number of its quotas, and what it holds of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Deletes a Seed that drains and holds nothing, or that is Lost, and the Secret that `seedquota seed add` made. With
---kubeconfig, it also removes the master's rights on the seed, which ends the token."""
+"""Removes a seed. The Seed must be Draining and hold nothing, or be Lost. The command deletes the Seed and the Secret
+that `seedquota seed add` created. With --kubeconfig, it also removes the master's rights on the seed. That ends the
+token."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ CONFIRMED = "its machines are gone"
 
 
 async def drain(options: argparse.Namespace) -> str:
-    """The seed gets no more capacity, and gives back what it does not use. What runs there goes on."""
+    """Drains a seed. The seed gets no more capacity, and returns the capacity that it does not use. Its Machines keep
+    running."""
     async with on_master.master_of(options) as master:
         seed = await on_master.the_seed(master, options.name)
         if seed.spec.state == "Lost":
@@ -27,8 +28,9 @@ async def drain(options: argparse.Namespace) -> str:
 
 
 async def lost(options: argparse.Namespace) -> str:
-    """What the seed holds is given to others, for good. Only for a seed whose machines are gone: if they still run,
-    limits are exceeded by up to what is printed. It asks for the words that the API demands."""
+    """Declares a seed lost. The master then gives what the seed holds to other seeds. This cannot be undone. Use it
+    only if the machines of the seed are gone. If they still run, limits can be exceeded by the amounts that are
+    printed. The command asks you to type a confirmation, which the API requires."""
     name = options.name
     async with on_master.master_of(options) as master:
         seed = await on_master.the_seed(master, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -11,7 +11,11 @@ import pytest
 from cli import cloud_accounts, consumers, denials, where
 from cli.denials import Event
 from cli.outcome import Failed
-from common.api.types import UserCluster
+from common.api.labels import UID_LABEL
+from common.api.types import Seed, UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
+from common.kube.client.resource import Listing
 from common.quota import resources
 from master.quotas.placing import Shaped, places
 from tests.unit.quota_examples import ALPHA, ANN, AWAY, CONNECTED, CURRENT, ENFORCED, NOW, SEEDS, quota, seed
@@ -144,11 +148,11 @@ def test_consumers_are_the_largest_first(width: str) -> None:
         )
         for name, used in (("c1", {"cpu": "4", "memory": "8Gi"}), ("c2", {"cpu": "36"}), ("c3", {"cpu": "0"}))
     ]
-    found = consumers.consumers(ALPHA, clusters)
+    found = consumers.consumers(ALPHA, {"eu-1": clusters[:2], "us-1": clusters[2:]})
     assert [each.name for each in found] == ["eu-1", "us-1", "alpha/c2", "alpha/c1"]
     parts = [
         consumers.text(found, {"seeds": 3}, ["us-1 7m"], NOW, WIDTHS[width]),
-        consumers.text(consumers.consumers(ANN, []), {"namespaces": 1}, [], NOW, WIDTHS[width]),
+        consumers.text(consumers.consumers(ANN, {}), {"namespaces": 1}, [], NOW, WIDTHS[width]),
         consumers.text([], {}, [], NOW, WIDTHS[width]),
     ]
     same_as("consumers", "\n\n".join(parts), width)
@@ -192,3 +196,44 @@ def test_denials_show_when_how_often_and_why(width: str) -> None:
     found = denials.denials(EVENTS, NOW, 3600, None)
     text = "\n\n".join(denials.table(each, NOW, WIDTHS[width]) for each in (found, []))
     same_as("denials", text, width)
+
+
+def test_where_refuses_a_name_that_nothing_can_limit_since_it_would_always_fit() -> None:
+    assert where._size({"cpu": "1", "example.com/gpu": "1"})
+    with pytest.raises(Failed, match="cpus is an unknown resource; known are cpu, "):
+        where._size({"cpus": "1"})
+
+
+class Asked:
+    server = "https://asked"
+
+    def __init__(self, *seeds: Seed) -> None:
+        self.seeds = seeds
+
+    async def list(self, _resource: object, _namespace: object) -> Listing[Seed]:
+        if not self.seeds:
+            raise ApiError(403, "Forbidden", "seeds.seedquota.io is forbidden")
+        return Listing(items=list(self.seeds), resource_version="1", broken=[])
+
+
+def of_master(labels: dict[str, str], **spec: object) -> Seed:
+    return msgspec.convert({"metadata": {"name": "eu-1", "labels": labels}, "spec": spec}, Seed)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "refused"),
+    [
+        ([of_master({})], True),
+        ([of_master({UID_LABEL: "u"})], False),
+        ([of_master({}, inCluster=True)], False),
+        ([], False),
+    ],
+    ids=["master", "seed", "both", "user cluster"],
+)
+async def test_a_master_is_not_asked_for_refusals_since_it_has_none(seeds: list[Seed], refused: bool) -> None:
+    asked = cast(Cluster, Asked(*seeds))
+    if refused:
+        with pytest.raises(Failed, match="is the master, and refusals are Events of seeds and user clusters"):
+            await denials._refuse_master(asked)
+    else:
+        await denials._refuse_master(asked)

@@ -15,7 +15,7 @@ from common.api.labels import DEFAULT_LABEL
 from common.api.types import QuotaSettings
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict
-from common.kube.client.meta import Object
+from common.kube.client.meta import Object, ObjectMeta
 from master.cache.objects import MasterQuota
 from tests.unit.quota_examples import ALPHA, GPUS, NEW, quota
 
@@ -157,3 +157,20 @@ def test_default_names_the_followers_that_use_more(width: str) -> None:
     text = "\n\n".join(shown)
     assert text + "\n" == (GOLDEN / f"default-{width}.txt").read_text()
     assert max(map(len, text.splitlines())) <= WIDTHS[width]
+
+
+def test_a_limit_of_a_few_bytes_is_told() -> None:
+    before = quota("project-a", {"kind": "project", "name": "a"}, {"memory": "16Gi"}, globalUsage={})
+    for written, told in (("16", True), ("1Mi", False), ("0", False)):
+        after = quota("project-a", {"kind": "project", "name": "a"}, {"memory": written}, globalUsage={})
+        notes = set_quota._result(before, after, {"memory": written}, [], dry_run=False).notes
+        said = "memory=16 is less than 1Mi: the unit is bytes, so write such as memory=16Gi."
+        assert notes == ([said] if told else [])
+
+
+def test_a_quota_that_is_made_of_an_allocation_is_not_changed_since_that_would_be_undone() -> None:
+    owner = {"apiVersion": "seedquota.io/v1alpha1", "kind": "ResourceQuotaAllocation", "name": "ann", "uid": "u"}
+    metadata = msgspec.convert({"name": "allocation.ann", "ownerReferences": [owner]}, ObjectMeta)
+    with pytest.raises(Failed, match="is made from ResourceQuotaAllocation ann: change that one instead"):
+        set_quota._refuse_made(msgspec.structs.replace(ALPHA, metadata=metadata))
+    set_quota._refuse_made(ALPHA)

@@ -9,13 +9,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from cli import describe, figures, reading, top
+from cli import denials, describe, figures, largest_and_last, reading, top
 from cli.doctor import findings, report, signs
+from cli.largest_and_last import Known, Told
 from cli.seeds.on_master import Held
 from common.api.types import UserCluster
 from common.quota import resources
 from master.cache.objects import MasterQuota
-from tests.unit.quota_examples import ALPHA, ANN, GPUS, HELD, NEW, NONE, NOW, QUOTAS, SEEDS, STALE, quota
+from tests.unit.quota_examples import (
+    ALPHA,
+    ANN,
+    CURRENT,
+    ENFORCED,
+    GPUS,
+    HELD,
+    NEW,
+    NONE,
+    NOW,
+    QUOTAS,
+    SEEDS,
+    STALE,
+    quota,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = {"80": 80, "200": 200, "file": None}
@@ -31,6 +46,12 @@ def top_of(quotas: list[MasterQuota], width: int | None, **options: Any) -> str:
     return top.table(top.picked([figures.of_quota(each) for each in quotas], "peak", None), NOW, width, **options)
 
 
+def described(of: MasterQuota, held: dict[str, Held] | None, width: int | None, told: Told | None = None) -> str:
+    seeds = {each.metadata.name: each for each in SEEDS}
+    known = largest_and_last.known(of, told or Told())
+    return describe.text(of, figures.of_quota(of), held if of is ALPHA else None, seeds, known, NOW, width)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_top_leaves_out_columns_that_have_no_room_and_names_them(width: str) -> None:
     same_as(f"top-{width}.txt", top_of(QUOTAS, WIDTHS[width]), WIDTHS[width])
@@ -44,16 +65,22 @@ def test_top_o_wide_leaves_out_nothing() -> None:
 @pytest.mark.parametrize("of", [ALPHA, ANN, NEW, NONE, GPUS], ids=lambda of: of.metadata.name)
 def test_describe_shows_what_is_free_and_who_has_the_rest(of: MasterQuota, width: str) -> None:
     ledgers = {"us-1": HELD["us-1"]["project-alpha"], "eu-1": Held(resources.parse({"cpu": "44"}), known=True)}
-    held = ledgers if of is ALPHA else None
-    text = describe.text(
-        of, figures.of_quota(of), held, {each.metadata.name: each for each in SEEDS}, NOW, WIDTHS[width]
-    )
-    same_as(f"describe-{of.metadata.name}-{width}.txt", text, WIDTHS[width])
+    same_as(f"describe-{of.metadata.name}-{width}.txt", described(of, ledgers, WIDTHS[width]), WIDTHS[width])
+
+
+def test_nobody_writes_a_row_of_a_table_with_an_event() -> None:
+    """Whoever may create Events chooses their note, and who is said to report them."""
+    note = "quota\n9s   9s   1   QuotaExceeded   machine/others   forged"
+    event = {"metadata": {"name": "e"}, "reason": "QuotaExceeded", "reportingController": denials.CONTROLLER}
+    event |= {"note": note, "eventTime": NOW.isoformat(), "regarding": {"kind": "Machine", "name": "a"}}
+    found = denials.denials([msgspec.convert(event, denials.Event)], NOW, 60, None)
+    for most in (None, 200, 80):
+        assert len(denials.table(found, NOW, most).splitlines()) == 2
 
 
 def test_describe_shows_no_amount_that_the_master_has_not_learned_yet() -> None:
     held = {"us-1": Held({}, known=False)}
-    text = describe.text(ALPHA, figures.of_quota(ALPHA), held, {}, NOW, None)
+    text = described(ALPHA, held, None)
     assert [line.split() for line in text.splitlines() if line.startswith("us-1")] == [
         ["us-1", "Stale", "cpu", "20", "?", "?", "7m"]
     ]
@@ -61,7 +88,7 @@ def test_describe_shows_no_amount_that_the_master_has_not_learned_yet() -> None:
 
 def test_what_describe_tells_programs_has_the_ledgers_amounts_or_none() -> None:
     def granted(held: dict[str, Held] | None) -> list[object]:
-        found: Any = describe.plain(ALPHA, figures.of_quota(ALPHA), held)
+        found: Any = describe.plain(ALPHA, figures.of_quota(ALPHA), held, Known())
         assert (found["name"], found["omitted"]["seeds"], found["resources"]["cpu"].get("free")) == (
             "project-alpha",
             3,
@@ -76,7 +103,7 @@ def test_what_describe_tells_programs_has_the_ledgers_amounts_or_none() -> None:
 
 def test_describe_shows_what_a_seed_holds_to_the_thousandth() -> None:
     held = {"us-1": Held(resources.parse({"cpu": "33130126953n"}), known=True)}
-    text = describe.text(ALPHA, figures.of_quota(ALPHA), held, {}, NOW, None)
+    text = described(ALPHA, held, None)
     assert [line.split()[3:6] for line in text.splitlines() if line.startswith("us-1")] == [
         ["20000m", "33130m", "13130m"]
     ]
@@ -98,3 +125,17 @@ def test_doctor_names_each_trouble_once_with_its_cure(width: str) -> None:
     ]
     made = report.Report(found, ["tokens of seeds: no right"], ["2 seeds", "8 quotas"])
     same_as(f"doctor-{width}.txt", report.text(made, WIDTHS[width]), None)
+
+
+def test_describe_says_how_a_selector_or_a_kind_that_is_misspelt_is_found() -> None:
+    subject = {"kind": "namespaces", "selector": {"matchLabels": {"owner": "nobody"}}}
+    limits = {"pods": "5", "count/deployments": "3"}
+    used = {"pods": "0", "count/deployments": "0"}
+
+    def said(**status: Any) -> str:
+        found = quota("q", subject, limits, globalUsage=used, conditions=[ENFORCED, CURRENT], **status)
+        return described(found, None, None)
+
+    assert "Namespaces: owner=nobody\nNo namespace uses anything of it. If one should, compare its labels" in said()
+    web = {"cluster": "alpha/c1", "namespace": "web", "used": {"pods": "1"}}
+    assert "Nothing is counted of count/deployments. If there are such objects" in said(namespaces=[web])

@@ -24,17 +24,17 @@ from master.cache.objects import MasterQuota
 from tests.unit.quota_examples import ALPHA, ANN, GPUS, NEW, quota
 
 
-def leaves(one: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+def every(one: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield one
     for action in one._actions:
         if isinstance(action, argparse._SubParsersAction):
             for inner in action.choices.values():
-                yield from leaves(inner)
-            return
-    yield one
+                yield from every(inner)
 
 
 def test_every_command_has_examples_that_it_understands() -> None:
-    for command in [parser(), *leaves(parser())]:
+    leaves = [command for command in every(parser()) if command._subparsers is None]
+    for command in [parser(), *leaves]:
         epilog = command.epilog or ""
         assert "examples:\n" in epilog, command.prog
         lines = [line.partition("#")[0].split() for line in epilog.splitlines() if line.startswith("  seedquota ")]
@@ -42,6 +42,13 @@ def test_every_command_has_examples_that_it_understands() -> None:
         for words in lines:
             before_pipe = words[1 : words.index("|")] if "|" in words else words[1:]
             assert parser().parse_args([each for each in before_pipe if each not in ("<", ">")])
+
+
+def test_help_has_descriptions_and_examples_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for command in every(parser()):
+        for text in (command.description, command.epilog):
+            assert (text or "") in command.format_help(), command.prog
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""The largest consumers of a quota and its last denials, as far as they are known where a command runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+
+from cli import consumers, denials, figures, quotas, reading
+from cli.clusters import connected
+from cli.consumers import Consumer
+from cli.denials import Denied, Event
+from cli.outcome import Failed
+from cli.seeds import on_seed
+from common.api.conditions import count
+from common.api.types import USER_CLUSTERS, Seed, UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
+from common.quota import resources
+from common.quota.resources import ResourceList
+from master.cache.objects import MasterQuota, SeedUsage, spec_quota
+from master.quotas import staleness
+
+SHOWN = 10
+NAMED = 5  # seeds or clusters in one line
+
+_OF_NAMESPACES = (
+    "denials: those of objects in namespaces make no Events; `seedquota history {quota} --prometheus URL` shows how "
+    "many there were"
+)
+_BEYOND = (
+    "the rest of the use on {seeds}, which no UserCluster has: what is being created, Allocations, clusters of "
+    "Kubermatic or Cluster API"
+)
+
+
+class Told(msgspec.Struct):
+    """What seeds told, by their names. What could not be read of a seed that the user named is in `failed`; of the seed
+    in the master's own cluster, which is read unasked, in `not_read`."""
+
+    clusters: dict[str, list[UserCluster]] = {}
+    refused: dict[str, list[Denied]] = {}
+    failed: list[str] = []
+    not_read: list[str] = []
+
+
+class Known(msgspec.Struct, frozen=True):
+    """The first of each, and how many others there are; None: they are not known. `asked_*`: the seeds that told.
+    `not_known`: what is missing, and what would show it."""
+
+    consumers: Sequence[Consumer] | None = None
+    more_consumers: int = 0
+    denials: Sequence[Denied] | None = None
+    more_denials: int = 0
+    asked_consumers: Sequence[str] = ()
+    asked_denials: Sequence[str] = ()
+    not_known: Sequence[str] = ()
+
+
+async def ask(
+    master: Cluster, quota: MasterQuota, seeds: Sequence[Seed], kubeconfigs: Sequence[str], now: datetime
+) -> Told:
+    """Raises Failed."""
+    told = Told()
+    here = next((each.metadata.name for each in seeds if each.spec.in_cluster), "") if _counts_clusters(quota) else ""
+    try:
+        projects = await consumers.projects_of(master, quota) if kubeconfigs or here else set()
+    except Failed as error:
+        if kubeconfigs:
+            raise
+        told.not_read.append(f"user clusters and denials on {here}: {error}")
+        return told
+    if here:
+        await _read(master, here, quota, projects, now, told, told.not_read)
+    for kubeconfig in kubeconfigs:
+        async with connected(kubeconfig, None, "seed") as seed:
+            try:
+                itself = await on_seed.name_of(seed)
+            except (Failed, ApiError) as error:
+                told.failed.append(on_seed.unreachable(kubeconfig, error))
+                continue
+            await _read(seed, itself, quota, projects, now, told, told.failed)
+    return told
+
+
+async def _read(
+    seed: Cluster,
+    itself: str,
+    quota: MasterQuota,
+    projects: Collection[str],
+    now: datetime,
+    told: Told,
+    missing: list[str],
+) -> None:
+    clusters = await reading.if_possible(seed, USER_CLUSTERS, f"user clusters on {itself}", missing)
+    if clusters is not None:
+        told.clusters[itself] = [each for each in clusters if each.spec.project in projects]
+    events = await reading.if_possible(seed, denials.EVENTS, f"denials on {itself}", missing)
+    if events is None:
+        return
+    try:
+        told.refused[itself] = of_events(events, quota, itself, now)
+    except ValueError as error:
+        missing.append(f"denials on {itself}: an Event cannot be read: {error}")
+
+
+def of_events(events: Sequence[Event], quota: MasterQuota, seed: str, now: datetime) -> list[Denied]:
+    """Of this quota, not of an earlier one of its name. Raises ValueError."""
+    created = quota.metadata.creation_timestamp
+    since = staleness.seconds_since(created, now) if created else math.inf
+    found = denials.of_quota(denials.denials(events, now, since, None), quota.metadata.name)
+    return [msgspec.structs.replace(each, seed=seed) for each in found]
+
+
+def _counts_clusters(quota: MasterQuota) -> bool:
+    return figures.subject_of(quota).partition("/")[0] in quotas.SUBJECTS
+
+
+def known(quota: MasterQuota, told: Told) -> Known:
+    """Raises QuantityError."""
+    users = [each for each in consumers.consumers(quota, told.clusters) if each.kind != "seed"]
+    refused = denials.ordered(each for found in told.refused.values() for each in found)
+    of_clusters = _counts_clusters(quota)
+    not_known = [*told.failed, *told.not_read]
+    if of_clusters:
+        not_known += [*_not_asked(quota, told), *_not_counted(quota, told.clusters)]
+    else:
+        not_known.append(_OF_NAMESPACES.format(quota=quota.metadata.name))
+    return Known(
+        consumers=users[:SHOWN] if told.clusters or not of_clusters else None,
+        more_consumers=max(len(users) - SHOWN, 0) + quota.status.namespaces_omitted,
+        denials=refused[:SHOWN] if told.refused else None,
+        more_denials=max(len(refused) - SHOWN, 0),
+        asked_consumers=sorted(told.clusters),
+        asked_denials=sorted(told.refused),
+        not_known=not_known,
+    )
+
+
+def _not_asked(quota: MasterQuota, told: Told) -> list[str]:
+    asked = told.clusters.keys() | told.refused.keys()
+    listed = {each.name for each in quota.status.seeds}
+    others = [each.name for each in quota.status.seeds if each.name not in asked]
+    omitted = max(quota.status.seeds_omitted - len(asked - listed), 0)
+    if asked and not others and not omitted:
+        return []
+    where = f" on {_some(others, omitted)}" if others or omitted else ""
+    return [f"user clusters and denials{where}: name each seed with --kubeconfig FILE"]
+
+
+def _not_counted(quota: MasterQuota, clusters: Mapping[str, Sequence[UserCluster]]) -> list[str]:
+    limits = resources.parse(quota.status.hard or spec_quota(quota))
+    new = [each.metadata.key for there in clusters.values() for each in there if not each.status.last_count_time]
+    beyond = [each.name for each in quota.status.seeds if each.name in clusters and _beyond(each, clusters, limits)]
+    found = [f"what {_some(sorted(new))} uses: it was not counted yet"] if new else []
+    return [*found, _BEYOND.format(seeds=_some(beyond))] if beyond else found
+
+
+def _beyond(line: SeedUsage, clusters: Mapping[str, Sequence[UserCluster]], limits: ResourceList) -> bool:
+    """Clusters themselves are counted by project. Of what a cluster has, the seed counts what the quota limits."""
+    counted: ResourceList = {}
+    for each in clusters[line.name]:
+        counted = resources.add(counted, resources.parse(each.status.resource_usage))
+    used = resources.parse(line.local_usage)
+    return any(amount > counted.get(name, 0) for name, amount in used.items() if name in limits and name != "clusters")
+
+
+def _some(names: Sequence[str], omitted: int = 0) -> str:
+    """The first ones, and how many others there are."""
+    if not names:
+        return count(omitted, "more seed")
+    more = len(names) - len(names[:NAMED]) + omitted
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more else "")
