@@ -25,7 +25,6 @@ def main() -> int:
     parser.add_argument(
         "--store", choices=["apiserver", "redis"], default="apiserver", help="where seeds keep accounts"
     )
-    parser.add_argument("--in-cluster", action="store_true", help="the master's own cluster is the first seed")
     parser.add_argument("--seed", type=int, help="of the random plan of faults and load (default: a new one)")
     parser.add_argument("--directory", type=Path, help="for data and logs; kept (default: kept if something is wrong)")
     given = parser.parse_args()
@@ -36,7 +35,6 @@ def main() -> int:
         run(
             seconds=given.minutes * 60,
             store=given.store,
-            in_cluster=given.in_cluster,
             seed=seed,
             directory=directory,
             progress=_progress,
@@ -45,8 +43,7 @@ def main() -> int:
     print(report.table())
     if report.violations:
         print(f"what went wrong and when: {directory}/faults.txt; what clients were told: load.txt; each program's log")
-        layout = " --in-cluster" if given.in_cluster else ""
-        again = f"--minutes {given.minutes:g} --store {given.store}{layout} --seed {seed}"
+        again = f"--minutes {given.minutes:g} --store {given.store} --seed {seed}"
         print(f"again: python -m tests.chaos {again}")
         return 1
     if given.directory is None:

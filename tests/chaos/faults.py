@@ -17,7 +17,7 @@ from devcluster.install import MASTER
 from devcluster.network import Traffic
 from devcluster.servers import Server, StartError
 from tests.chaos.place import Place
-from tests.chaos.quotas import HOSTS
+from tests.chaos.quotas import HOSTS, OWN
 
 _GAP_SECONDS = 3.5  # on average between the beginnings of two faults
 _LULL = 0.1  # how likely it is that nothing begins for a while, so that what was fenced can open
@@ -52,10 +52,12 @@ def _cut(chance: random.Random) -> float:
     return chance.uniform(0.5, 15.0)
 
 
-SEEDS = ("seed-1", "seed-2")
+REMOTE = ("seed-1", "seed-2")
+SEEDS = (*REMOTE, OWN)
 _AGENTS = tuple(f"seedquota-{seed}{suffix}" for seed in SEEDS for suffix in ("", "-b"))
 _MASTERS = ("seedquota-master", "seedquota-master-b")
-_STORED = (MASTER, *SEEDS)  # clusters with an etcd of their own
+_STORED = (MASTER, *REMOTE)  # clusters with an etcd of their own
+_RESTORED = (MASTER, *SEEDS)  # the master's is restored as that of the master or of its own seed
 _ETCDS = ("etcd", *(f"etcd-{name}" for name in _STORED))
 
 Duration = Callable[[random.Random], float]
@@ -71,12 +73,12 @@ _KINDS: dict[str, tuple[int, tuple[str, ...], Duration]] = {  # kind: weight, ta
     "pause API server": (4, (*_STORED, *HOSTS), _stopped),
     "kill etcd": (1, _ETCDS, _down),
     "pause etcd": (2, _ETCDS, _stopped),
-    "cut off": (4, SEEDS, _cut),
-    "refuse": (2, SEEDS, _cut),
+    "cut off": (4, REMOTE, _cut),
+    "refuse": (2, REMOTE, _cut),
     "snapshot": (4, _STORED, lambda _chance: 0.0),
-    "restore": (2, _STORED, lambda _chance: 0.0),
-    "restore and restart": (1, _STORED, lambda _chance: 0.0),
-    "restore and restart while cut off": (2, _STORED, _cut),  # nobody who is told of it knows how it was before
+    "restore": (2, _RESTORED, lambda _chance: 0.0),
+    "restore and restart": (1, _RESTORED, lambda _chance: 0.0),
+    "restore and restart while cut off": (2, _RESTORED, _cut),  # no program has seen the state from before the restore
 }
 _REDISES = tuple(f"redis-{seed}" for seed in SEEDS)
 _REDIS_KINDS: dict[str, tuple[int, tuple[str, ...], Duration]] = {
@@ -161,7 +163,7 @@ class Storm:
 
     def _touched(self, fault: Fault) -> set[str]:
         if fault.kind in ("cut off", "refuse"):
-            return {f"link to {seed}" for seed in self._linked([fault.target])}
+            return {f"link to {fault.target}"}
         if fault.kind == "snapshot":
             return {self._place.etcd_of(fault.target).name}
         if fault.kind.startswith("restore"):
@@ -183,11 +185,7 @@ class Storm:
         """The seeds that the master does not reach from before a restore until a while after it."""
         if "cut off" not in fault.kind:
             return []
-        return self._linked([fault.target] if fault.target in SEEDS else [SEEDS[int(len(SEEDS) * fault.chance)]])
-
-    def _linked(self, seeds: Iterable[str]) -> list[str]:
-        """The master's own cluster is never cut off from it."""
-        return [seed for seed in seeds if seed in self._place.installed.links]
+        return [fault.target if fault.target in REMOTE else REMOTE[int(len(REMOTE) * fault.chance)]]
 
     def _targets(self, fault: Fault) -> list[Server]:
         if fault.kind.startswith("kill all"):
@@ -265,12 +263,13 @@ class Storm:
         """As Kubernetes advises: the API servers are down while etcd is restored. Our programs are not always."""
         cluster = fault.target
         server, etcd = self._servers[cluster], self._place.etcd_of(cluster)
-        taken = self._snapshots[cluster]
+        taken = self._snapshots[cluster if cluster in _STORED else MASTER]
         snapshot = taken[int(len(taken) * fault.chance)]
         programs, cut = self._restarted(fault), self._cut(fault)
         self.note(f"restores {snapshot.name}, cut off: {cut}")
         await self._traffic(cut, Traffic.DROPPED)
         await self._each([server, etcd, *programs], Server.kill)
+        self._place.restored(cluster)
         await etcd.restore(snapshot)
         await self._up(etcd)
         await self._each([server, *programs], self._up)
@@ -278,5 +277,5 @@ class Storm:
         await self._traffic(cut, Traffic.FORWARDED)
 
     async def _traffic(self, seeds: Iterable[str], traffic: Traffic) -> None:
-        for seed in self._linked(seeds):
+        for seed in seeds:
             await self._place.installed.links[seed].set(traffic)

@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TextIO
 
 import aiohttp
@@ -75,6 +75,11 @@ def kind(answer: Answer) -> str:
     return "unexpected"
 
 
+Action = Callable[[str], Awaitable[Answer | None]]
+Actions = dict[Action, int]
+"""With their weights."""
+
+
 class Clients:
     """`counts` has the requests that admission is asked about, by what became of them."""
 
@@ -97,6 +102,15 @@ class Clients:
 
     async def _client(self) -> None:
         raise NotImplementedError
+
+    async def _act(self, actions: Actions, where: Callable[[Action], str], think_seconds: float) -> None:
+        """Without end: one of the actions, by weight, at the place that it is given."""
+        while True:
+            await asyncio.sleep(self._chance.expovariate(1 / think_seconds))
+            action = self._chance.choices(list(actions), list(actions.values()))[0]
+            answered = await action(where(action))
+            if isinstance(answered, Answer) and kind(answered) in ("refused 503", "no decision"):
+                await asyncio.sleep(_AFTER_TROUBLE_SECONDS)
 
     async def _ask(
         self, cluster: str, method: str, path: str, body: bytes | None, headers: dict[str, str], patience: float = 0.0
@@ -136,7 +150,7 @@ class Load(Clients):
         self._holdings = holdings
 
     async def _client(self) -> None:
-        actions: dict[Callable[[str], object], int] = {
+        actions: Actions = {
             self.create: 50,
             self.delete: 26,
             self.update: 14,
@@ -146,12 +160,8 @@ class Load(Clients):
             self.ask_too_much: 1,
             self.delete_many: 1,
         }
-        while True:
-            await asyncio.sleep(self._chance.expovariate(1 / _THINK_SECONDS))
-            action = self._chance.choices(list(actions), list(actions.values()))[0]
-            answered = await action(self._where(shrinks=action in (self.delete, self.delete_many)))  # type: ignore[misc]
-            if isinstance(answered, Answer) and kind(answered) in ("refused 503", "no decision"):
-                await asyncio.sleep(_AFTER_TROUBLE_SECONDS)
+        shrinking = (self.delete, self.delete_many)
+        await self._act(actions, lambda action: self._where(shrinks=action in shrinking), _THINK_SECONDS)
 
     def _where(self, *, shrinks: bool) -> str:
         """For a while most is created in one cluster and deleted in the others: capacity has to move."""

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TextIO
 
 import msgspec
 
 from devcluster.controlplane import ApiServer
-from tests.chaos.load import JSON, MERGE, Answer, Clients, kind
+from tests.chaos.load import JSON, MERGE, Actions, Answer, Clients
 from tests.chaos.namespaces import (
     ANN,
     BOB,
@@ -27,7 +27,6 @@ from tests.chaos.namespaces import (
 from tests.chaos.quotas import HOSTS, key
 
 _THINK_SECONDS = 0.2  # on average
-_AFTER_TROUBLE_SECONDS = 0.5
 _RETRY_SECONDS = 1.0
 _numbers = itertools.count(1)
 
@@ -48,7 +47,7 @@ class NamespaceLoad(Clients):
         self._membership = membership
 
     async def _client(self) -> None:
-        actions: dict[Callable[[str], object], int] = {
+        actions: Actions = {
             self.make_pod: 45,
             self.delete_pod: 25,
             self.make_quota: 10,
@@ -56,12 +55,7 @@ class NamespaceLoad(Clients):
             self.delete_quota: 5,
             self.move: 2,
         }
-        while True:
-            await asyncio.sleep(self._chance.expovariate(1 / _THINK_SECONDS))
-            action = self._chance.choices(list(actions), list(actions.values()))[0]
-            answered = await action(self._chance.choice(list(HOSTS)))  # type: ignore[misc]
-            if isinstance(answered, Answer) and kind(answered) in ("refused 503", "no decision"):
-                await asyncio.sleep(_AFTER_TROUBLE_SECONDS)
+        await self._act(actions, lambda _: self._chance.choice(list(HOSTS)), _THINK_SECONDS)
 
     async def make_pod(self, cluster: str) -> Answer:
         return await self._create(cluster, self._chance.choice((ANN, ANN, BOB)), self._chance.choice("1112"))

@@ -11,9 +11,9 @@ creation was sent, and has it still.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -23,18 +23,17 @@ from common.quota import resources
 from common.quota.resources import ResourceList
 from devcluster import objects
 from devcluster.controlplane import ApiServer
-from devcluster.install import IN_FLIGHT_WINDOW, Installation
-from devcluster.load import parse_refusal
+from devcluster.install import Installation
 from devcluster.manifests import Manifest, apply
+from tests.chaos import filling
+from tests.chaos.filling import Ask, Asked, End
 from tests.chaos.quotas import HOSTS, Quota, cluster_of, key
 from tests.chaos.truth import Holdings, Metadata, Observer, Sized, Thing
 
 BEHIND = 35.0  # seconds: labels that a replica decides by may be 25 s old, and a request takes its time
 QUOTA_LABEL = "counted-by"  # of objects, so that each observer follows its own
-_FILL_AT_MOST = 300
 _TRIES = 120
 _PAUSE = 0.5
-_RELEASED_SECONDS = IN_FLIGHT_WINDOW + 15.0  # two looks for evidence, and time to make them
 
 
 class NamespaceQuota(Quota):
@@ -254,59 +253,45 @@ async def fill(installed: Installation, observers: Mapping[str, Observer]) -> li
     """Until each cluster has been refused since the last was admitted. Returns answers that were wrong."""
     wrong = []
     for quota in NAMESPACED:
-        async with _Filling(installed) as filling:
-            inside = quota.namespaces[0]
-            largest = {}
+        inside = quota.namespaces[0]
+        async with AsyncExitStack() as stack:
+            by: dict[str, Ask] = {}
             for name in quota.limit.clusters:
                 found = (await observers[name].recount()).get(inside, {})
-                largest[cluster_of(name)] = found.get("requests.cpu", 0) // 10**9 if quota.promises else 0
-            wrong += await filling.fill(quota, inside, largest)
+                largest = found.get("requests.cpu", 0) // 10**9 if quota.promises else 0
+                session = await stack.enter_async_context(installed.cluster(cluster_of(name)).session())
+                by[cluster_of(name)] = _Filler(session, quota, inside, largest).ask
+            wrong += await filling.fill(quota.name, by)
     return wrong
 
 
-class _Filling:
-    def __init__(self, installed: Installation) -> None:
-        self._sessions = {cluster: installed.cluster(cluster).session() for cluster in HOSTS}
-        self._lost_at = float("-inf")  # when a try was last not decided
+class _Filler:
+    """Of one quota in one namespace of a cluster. `largest`: the cpu of its largest core ResourceQuota."""
 
-    async def __aenter__(self) -> _Filling:
-        return self
+    def __init__(self, session: aiohttp.ClientSession, quota: NamespaceQuota, inside: str, largest: int) -> None:
+        self._session = session
+        self._quota = quota
+        self._inside = inside
+        self._largest = largest
+        self._made = 0
 
-    async def __aexit__(self, *_error: object) -> None:
-        for session in self._sessions.values():
-            await session.close()
-
-    async def fill(self, quota: NamespaceQuota, inside: str, largest: dict[str, int]) -> list[str]:
-        refused: set[str] = set()
-        for number, cluster in zip(range(_FILL_AT_MOST), itertools.cycle(HOSTS)):
-            cpu = str(largest[cluster] + 1)
-            status, message = await self._create(cluster, quota, inside, f"fill-{number}", cpu)
+    async def ask(self) -> Asked:
+        name, said = f"fill-{self._made}", ""
+        for lost in range(_TRIES):
+            status, said = await self._create(name, str(self._largest + 1))
             if status in (201, 409):
-                refused.clear()
-                largest[cluster] += 1 if quota.promises else 0
-            elif status == 403 and (said := parse_refusal(message)) is not None and said.adds_up:
-                refused.add(cluster)
-            else:
-                return [f"filling {quota.name} in {cluster}: {status} {message}"]
-            if len(refused) == len(HOSTS):
-                left = self._lost_at + _RELEASED_SECONDS - time.monotonic()
-                if left <= 0:
-                    return []
-                await asyncio.sleep(left)  # a try that was admitted and came to nothing keeps what it took until then
-                refused.clear()
-        return [f"filling {quota.name} never ends"]
-
-    async def _create(self, cluster: str, quota: NamespaceQuota, inside: str, name: str, cpu: str) -> tuple[int, str]:
-        status, message = 0, ""
-        for _ in range(_TRIES):
-            try:
-                path = quota.path(inside)
-                async with self._sessions[cluster].post(path, json=body(quota, name, cpu)) as answer:
-                    status, message = answer.status, str((await answer.json()).get("message", ""))
-            except (aiohttp.ClientError, TimeoutError) as error:
-                status, message = 0, repr(error)
-            if status in (201, 403, 409):
-                break
-            self._lost_at = time.monotonic()
+                self._made += 1
+                self._largest += 1 if self._quota.promises else 0
+                return Asked(End.MADE, lost, "")
+            if status == 403:
+                return Asked(filling.refusal(said), lost, said)
             await asyncio.sleep(_PAUSE)
-        return status, message
+        return Asked(End.WRONG, _TRIES, f"{status} {said}")
+
+    async def _create(self, name: str, cpu: str) -> tuple[int, str]:
+        try:
+            path = self._quota.path(self._inside)
+            async with self._session.post(path, json=body(self._quota, name, cpu)) as answer:
+                return answer.status, str((await answer.json()).get("message", ""))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return 0, repr(error)

@@ -1,7 +1,8 @@
-"""What the chaos happens to: a master and two seeds with two replicas each, three user clusters, and their quotas.
+"""What the chaos happens to: a master and three seeds with two replicas each, three user clusters, and their quotas.
 
-seed-1  user-1 of project alpha, user-3 of project beta         each quota limits cpu; two of them something else too
+seed-1  user-1 of project alpha                each quota limits cpu, and something else too
 seed-2  user-2 of project alpha
+seed-3  the master's own cluster: user-3 of project beta, and the Allocations of both projects
 
 All user clusters take part in quotas of namespaces (tests/chaos/namespaces.py).
 """
@@ -19,9 +20,10 @@ from devcluster.install import MASTER, Installation
 from devcluster.manifests import apply
 from devcluster.redis import RedisServer, Settings
 from devcluster.servers import Etcd, Server
-from tests.chaos import namespaces
+from tests.chaos import allocations, namespaces
+from tests.chaos.allocations import AllocationHoldings, AllocationObserver
 from tests.chaos.namespaces import NAMESPACED, Membership, NamespaceHoldings, NamespaceObserver
-from tests.chaos.quotas import HOSTS, ORGANIZATION, QUOTAS, cluster_of, key
+from tests.chaos.quotas import HOSTS, ORGANIZATION, OWN, PROJECTS, QUOTAS, allocations_of, cluster_of, key
 from tests.chaos.truth import Holdings, Observer, Overshoot
 
 
@@ -36,14 +38,17 @@ class Place:
             for quota in NAMESPACED
             for cluster in HOSTS
         }
+        self.allocations = {project: AllocationHoldings(self._look, project) for project in PROJECTS}
+        allocated = {allocations_of(project): held for project, held in self.allocations.items()}
         limits = [quota.limit for quota in (*QUOTAS, *NAMESPACED)]
-        self.overshoot = Overshoot(limits, {**self.holdings, **self.in_namespaces})
+        self.overshoot = Overshoot(limits, {**self.holdings, **self.in_namespaces, **allocated})
         self.observers: dict[str, Observer] = {
             name: Observer(installed.cluster(name), self.holdings[name]) for name in HOSTS
         } | {
             name: NamespaceObserver(installed.cluster(cluster_of(name)), held)
             for name, held in self.in_namespaces.items()
         }
+        self.observers |= {name: AllocationObserver(installed, held) for name, held in allocated.items()}
 
     @property
     def directory(self) -> Path:
@@ -63,8 +68,14 @@ class Place:
     def etcd_of(self, cluster: str) -> Etcd:
         return self.installed.etcd_of(cluster)
 
+    def restored(self, cluster: str) -> None:
+        """Its etcd is about to have an earlier state. No etcd of user clusters is restored."""
+        if self.installed.cluster(cluster) is self.installed.master:
+            for held in self.allocations.values():
+                held.restored()
+
     def servers(self) -> dict[str, Server]:
-        """Every process by its name. The master's own cluster has two where it is a seed."""
+        """Every process by its name. The master's own cluster has two."""
         every = [*self.installed.programs.values(), *self.stores.values(), *(self.etcd_of(name) for name in HOSTS)]
         named: dict[str, Server] = {name: self.installed.cluster(name) for name in self.clusters()}
         named |= {f"etcd-{name}": self.etcd_of(name) for name in (MASTER, *self.seeds)}
@@ -75,7 +86,7 @@ class Place:
 
 
 @asynccontextmanager
-async def place(directory: Path, store: str, *, in_cluster: bool = False) -> AsyncIterator[Place]:
+async def place(directory: Path, store: str) -> AsyncIterator[Place]:
     """All of it runs, every quota is in force, and the observers look."""
     async with AsyncExitStack() as stack:
         stores = await _stores(stack, directory) if store == "redis" else {}
@@ -89,11 +100,12 @@ async def place(directory: Path, store: str, *, in_cluster: bool = False) -> Asy
                 organization=ORGANIZATION,
                 seed_flags=flags,
                 breakable=True,
-                in_cluster=in_cluster,
+                master_seed=True,
+                api=True,
             )
         )
-        await apply(installed.master, [objects.project("beta", ORGANIZATION)])
-        await installed.add_user_cluster("user-3", "seed-1", "beta")
+        await apply(installed.master, [objects.project("beta", ORGANIZATION), allocations.catalogue()])
+        await installed.add_user_cluster("user-3", OWN, "beta")
         made = Place(installed, stores)
         await namespaces.install(installed, made.membership)
         every = (*QUOTAS, *NAMESPACED)
@@ -117,7 +129,7 @@ async def _stores(stack: contextlib.AsyncExitStack, directory: Path) -> dict[str
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     servers = {
         seed: RedisServer(f"redis-{seed}", executable, directory, group, Settings(persistence="aof"))
-        for seed in ("seed-1", "seed-2")
+        for seed in ("seed-1", "seed-2", OWN)
     }
     await asyncio.gather(*(server.start() for server in servers.values()))
     return servers

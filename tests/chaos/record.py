@@ -29,9 +29,9 @@ Json = dict[str, Any]
 
 async def record(place: Place) -> None:
     """Writes CLUSTER.diary for the master and each seed, until cancelled."""
-    servers = [place.installed.cluster(name) for name in (MASTER, *place.seeds)]
+    servers = {server.name: server for server in map(place.installed.cluster, (MASTER, *place.seeds))}
     async with asyncio.TaskGroup() as group:
-        for server in servers:
+        for server in servers.values():
             for what, path in _PATHS.items():
                 group.create_task(_follow(server, what, path, place.directory / f"{server.name}.diary"))
 

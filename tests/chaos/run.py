@@ -15,6 +15,7 @@ from pathlib import Path
 from common.quota import resources
 from common.quota.resources import ResourceList
 from tests.chaos import settle
+from tests.chaos.allocation_load import AllocationLoad
 from tests.chaos.faults import Storm, plan
 from tests.chaos.load import Load
 from tests.chaos.namespace_load import NamespaceLoad
@@ -26,6 +27,7 @@ SETTLES_WITHIN = 90.0  # seconds after everything is up again
 _FILLED_WITHIN = 30.0
 _CLIENTS = 10
 _IN_NAMESPACES = 6
+_ALLOCATING = 5
 
 
 @dataclass(kw_only=True)
@@ -35,6 +37,7 @@ class Report:
     seconds: float = 0.0
     requests: Counter[str] = field(default_factory=Counter)
     inside: Counter[str] = field(default_factory=Counter)  # in namespaces
+    allocations: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     ended: list[str] = field(default_factory=list)
     overshoot: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -53,6 +56,7 @@ class Report:
             *((what, f"{self.requests[what]:,}") for what in ("admitted", "refused 403", "refused 503", "no decision")),
             ("came to nothing", f"{self.requests['came to nothing']:,}"),
             *((f"in namespaces: {what}", f"{count:,}") for what, count in sorted(self.inside.items())),
+            *((f"Allocations: {what}", f"{count:,}") for what, count in sorted(self.allocations.items())),
             ("faults", f"{self.faults.total():,}"),
             *((f"  {what}", f"{count:,}") for what, count in sorted(self.faults.items())),
             ("ended by itself", ", ".join(f"{name} {times}" for name, times in Counter(self.ended).items()) or "0"),
@@ -72,12 +76,11 @@ async def run(
     store: str,
     seed: int,
     directory: Path,
-    in_cluster: bool = False,
     progress: Callable[[str], None] = lambda _line: None,
 ) -> Report:
     report = Report(seed=seed, store=store)
     progress("starting")
-    async with place(directory, store, in_cluster=in_cluster) as here:
+    async with place(directory, store) as here:
         recording = asyncio.create_task(record(here))
         try:
             await _run(here, report, seconds, progress)
@@ -93,8 +96,10 @@ async def _run(here: Place, report: Report, seconds: float, progress: Callable[[
         servers = [here.installed.cluster(name) for name in HOSTS]
         load = Load(random.Random(report.seed), servers, here.holdings, load_log)
         inside = NamespaceLoad(random.Random(report.seed), servers, here.in_namespaces, here.membership, load_log)
+        allocating = AllocationLoad(random.Random(report.seed), here.installed, here.allocations, load_log)
         keeping = asyncio.create_task(storm.keep_running())
-        loading = [asyncio.create_task(load.run(_CLIENTS)), asyncio.create_task(inside.run(_IN_NAMESPACES))]
+        clients = ((load, _CLIENTS), (inside, _IN_NAMESPACES), (allocating, _ALLOCATING))
+        loading = [asyncio.create_task(some.run(count)) for some, count in clients]
         try:
             progress(f"{seconds:.0f} s of faults under load")
             started = time.monotonic()
@@ -104,18 +109,19 @@ async def _run(here: Place, report: Report, seconds: float, progress: Callable[[
                 await _end(task)
             progress("quiet")
             await inside.end()
+            await allocating.end()
             storm.note("quiet")
             await _judge(here, report, storm.note, progress)
         finally:
             for task in loading:
                 task.cancel()
             await _end(keeping)
-            await load.close()
-            await inside.close()
-        report.inside = inside.counts
+            for some, _ in clients:
+                await some.close()
+        report.inside, report.allocations = inside.counts, allocating.counts
         report.requests, report.faults, report.ended = load.counts, storm.counts, storm.ended
         report.overshoot, report.looks = here.overshoot.worst, here.overshoot.looks
-        report.violations += load.wrong[:10] + inside.wrong[:10]
+        report.violations += load.wrong[:10] + inside.wrong[:10] + allocating.wrong[:10]
         for name, amounts in here.overshoot.worst.items():
             if amounts:
                 report.violations.insert(0, f"overshoot: {name} by {resources.text(amounts)}")
@@ -141,7 +147,8 @@ async def _judge(here: Place, report: Report, note: Callable[[str], None], progr
     report.violations += wrong
     if report.unfilled:
         report.violations.append(
-            f"{report.unfilled} Machines of {SMALLEST}, or units in namespaces, would still fit, and are refused"
+            f"{report.unfilled} Machines of {SMALLEST}, units in namespaces, or units of Allocations would still fit, "
+            "and are refused"
         )
     _, later = await settle.settled(here, _FILLED_WITHIN)
     report.violations += [f"when it was filled: {text}" for text in later]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -15,8 +15,9 @@ from common.quota import resources
 from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer
 from devcluster.install import GROUP_PATH, NAMESPACE
-from devcluster.load import Attempt, Outcome, Tenant, parse_refusal
-from tests.chaos import namespaces
+from devcluster.load import Outcome, Tenant
+from tests.chaos import allocations, filling, namespaces
+from tests.chaos.filling import Asked, End
 from tests.chaos.namespaces import NAMESPACED
 from tests.chaos.place import Place
 from tests.chaos.quotas import HOSTS, PROJECTS, QUOTAS, SMALLEST, Quota
@@ -26,7 +27,8 @@ Machines = Mapping[str, Mapping[str, ResourceList]]  # sizes by name, by user cl
 
 _LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
 _POLL_SECONDS = 0.5
-_FILL_AT_MOST = 200  # requests; more than all limits together allow
+_DELETED_SECONDS = 30.0  # until what was deleted is counted no more
+_ROUNDS = 6  # of tries, each as long as a client is patient; an account may have to be counted again meanwhile
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 
@@ -128,6 +130,10 @@ def _used(quota: Quota, machines: Machines, clusters: list[str]) -> dict[str, in
     return resources.only(resources.add(zero, every), zero)
 
 
+def _free(quota: Quota, machines: Machines) -> dict[str, int]:
+    return resources.subtract(quota.limit.amounts, _used(quota, machines, list(quota.limit.clusters)))
+
+
 def _unequal(what: str, said: Mapping[str, str | int], true: ResourceList) -> list[str]:
     amounts = resources.add(dict.fromkeys(true, 0), resources.only(resources.parse(said), true))
     return [] if amounts == dict(true) else [f"{what}: {resources.text(amounts)}, there is {resources.text(true)}"]
@@ -137,7 +143,7 @@ def room(machines: Machines) -> int:
     """How many of the smallest Machines still fit somewhere."""
 
     def left(quota: Quota) -> int:
-        free = resources.subtract(quota.limit.amounts, _used(quota, machines, list(quota.limit.clusters)))
+        free = resources.only(_free(quota, machines), SMALLEST.amounts)
         return min(max(amount, 0) // SMALLEST.amounts[name] for name, amount in free.items())
 
     by_name = {quota.name: left(quota) for quota in QUOTAS}
@@ -153,31 +159,38 @@ async def fill(place: Place) -> tuple[int, list[str]]:
         for name in before["user-3"]:
             place.holdings["user-3"].deleting(name)
         await tenants["user-3"].delete(before["user-3"])
-        for clusters in PROJECTS.values():
-            wrong += await _fill([tenants[name] for name in clusters])
+        _, wrong = await settled(place, _DELETED_SECONDS)
+        for project, clusters in PROJECTS.items():
+            asks = {name: partial(one_machine, tenants[name]) for name in clusters}
+            wrong += await filling.fill(f"Machines of {project}", asks)
     finally:
         for tenant in tenants.values():
             await tenant.__aexit__(None, None, None)
     wrong += await namespaces.fill(place.installed, place.observers)
+    wrong += await allocations.fill(place.installed)
     counted = await recount(place)
     left = [namespaces.room(quota, _used(quota, counted, list(quota.limit.clusters))) for quota in NAMESPACED]
+    left.append(allocations.room({quota.name: _free(quota, counted) for quota in QUOTAS}))
     return room(counted) + sum(left), wrong
 
 
-async def _fill(tenants: list[Tenant]) -> list[str]:
-    """Until each has been refused since the last was admitted."""
-    refused: dict[str, Attempt] = {}
-    for tenant in itertools.islice(itertools.cycle(tenants), _FILL_AT_MOST):
+async def one_machine(tenant: Tenant) -> Asked:
+    """A try that nobody decided may have reserved its Machine, also where another try is refused."""
+    lost = 0
+    for _ in range(_ROUNDS):
         attempt = await tenant.create(SMALLEST)
-        if attempt.outcome is Outcome.ADMITTED:
-            refused.clear()
-        elif attempt.outcome is Outcome.REFUSED and (said := parse_refusal(attempt.message)) and said.adds_up:
-            refused[tenant.name] = attempt
-        else:
-            return [f"filling {tenant.name}: {attempt.status} {attempt.message} after {attempt.tries} tries"]
-        if len(refused) == len(tenants):
-            return []
-    return [f"filling never ends: {_FILL_AT_MOST} requests in {', '.join(tenant.name for tenant in tenants)}"]
+        decided = attempt.outcome is not Outcome.UNAVAILABLE
+        lost += attempt.tries - decided
+        if decided:
+            break
+    match attempt.outcome:
+        case Outcome.ADMITTED:
+            end = End.MADE
+        case Outcome.REFUSED:
+            end = filling.refusal(attempt.message)
+        case _:
+            end = End.WRONG
+    return Asked(end, lost, f"{attempt.status} {attempt.message}")
 
 
 async def _items(server: ApiServer, path: str) -> list[Json]:

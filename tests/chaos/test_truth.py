@@ -121,3 +121,43 @@ def test_a_list_drops_what_is_gone_and_keeps_what_came_after_it(pair: Pair) -> N
     pair.a.seen(machine("new", TWO, 9))
     pair.a.listed([], 5)
     assert pair.a.names() == ["new"]
+
+
+def test_what_was_the_same_before_and_after_a_restore_counts(pair: Pair) -> None:
+    pair.a.seen(machine("m", TWO, 3))
+    pair.a.restored()
+    assert pair.cpu == ""
+    pair.a.listed([machine("m", TWO, 3)], 100)
+    assert pair.cpu == "cpu=2"
+
+
+def test_what_a_restore_took_away_does_not_count(pair: Pair) -> None:
+    pair.a.seen(machine("m", FOUR, 3))
+    pair.a.restored()
+    pair.a.seen(machine("n", TWO, 101))
+    pair.a.listed([machine("n", TWO, 101)], 102)
+    assert (pair.a.names(), pair.cpu, pair.told) == (["n"], "cpu=2", [])
+
+
+def test_what_a_restore_brought_back_or_changed_does_not_count_but_can_be_deleted(pair: Pair) -> None:
+    pair.a.seen(machine("gone", FOUR, 1))
+    pair.a.deleted(machine("gone", FOUR, 2))
+    pair.a.seen(machine("grown", FOUR, 5))
+    pair.a.restored()
+    pair.a.listed([machine("gone", FOUR, 1), machine("grown", ONE, 3)], 100)
+    assert (sorted(pair.a.names()), pair.cpu) == (["gone", "grown"], "")
+    assert pair.a.size("grown") == ONE
+    pair.a.restored()
+    pair.a.listed([machine("gone", FOUR, 1), machine("grown", ONE, 3)], 200)
+    assert pair.cpu == "", "also not after another restore"
+
+
+def test_a_deletion_under_way_while_it_is_restored_may_still_happen(pair: Pair) -> None:
+    pair.a.seen(machine("m", TWO, 3))
+    pair.a.deleting("m")
+    pair.a.restored()
+    pair.a.listed([machine("m", TWO, 3)], 100)
+    assert pair.cpu == ""
+    pair.clock.now += 61
+    pair.a.listed([machine("m", TWO, 3)], 100)
+    assert pair.cpu == "cpu=2"

@@ -4,6 +4,9 @@ A sum over clusters that are looked at one after the other can be too high: a Ma
 created there. So a Machine counts from when an API server showed it until just before somebody sends its deletion, and
 while an update is under way it counts with the smaller of its sizes. The sum of that is never more than what exists
 in that moment; if it is above a limit, the limit was passed.
+
+An API server that is restored from a snapshot has other objects than before. What it brought back or changed was not
+admitted so: it does not count here. What was the same before and after does.
 """
 
 from __future__ import annotations
@@ -109,6 +112,9 @@ class Holdings:
         self._leaving: dict[str, float] = {}  # uid to when it is believed no more
         self._changing: dict[str, list[tuple[float, Sized]]] = {}  # by uid: sizes that updates under way would give it
         self._sum: dict[str, int] = {}
+        self.life = 0  # another one after each restore of what holds it
+        self._unsure: set[str] = set()  # uids that were there, or not any more, when it was restored
+        self._before: dict[str, int] = {}  # uid to version, of what was there when it was restored
 
     @property
     def sum(self) -> ResourceList:
@@ -138,11 +144,25 @@ class Holdings:
     def listed(self, machines: list[Thing], version: int) -> None:
         """A consistent list of that version: what is not in it does not exist, unless it came later."""
         uids = {machine.metadata.uid for machine in machines}
+        for machine in machines:
+            if self._before.get(machine.metadata.uid) == version_of(machine):
+                self._unsure.discard(machine.metadata.uid)
+        self._before.clear()
         for known in list(self._machines.values()):
             if known.metadata.uid not in uids and version_of(known) <= version:
                 self._forget(known)
         for machine in machines:
             self.seen(machine)
+        self._recount()
+
+    def restored(self) -> None:
+        """An earlier state is about to be there. What was asked or listed before says nothing about it."""
+        self.life += 1
+        there = {machine.metadata.uid: version_of(machine) for machine in self._machines.values()}
+        self._before = {uid: version for uid, version in there.items() if uid not in self._unsure}
+        self._unsure |= there.keys() | self._gone
+        self._gone.clear()
+        self._machines.clear()
         self._recount()
 
     def deleting(self, name: str) -> None:
@@ -183,7 +203,7 @@ class Holdings:
             [
                 (machine, self._least(machine, now))
                 for machine in self._machines.values()
-                if self._leaving.get(machine.metadata.uid, 0.0) <= now
+                if self._leaving.get(machine.metadata.uid, 0.0) <= now and machine.metadata.uid not in self._unsure
             ]
         )
         self._on_change()
@@ -242,7 +262,10 @@ class Observer:
         return [self._decoder.decode(item) for item in found.items], int(found.metadata.resource_version)
 
     async def _follow(self) -> None:
+        life = self.holdings.life
         machines, version = await self._list()
+        if self.holdings.life != life:
+            return
         self.holdings.listed(machines, version)
         parameters = {"watch": "1", "resourceVersion": str(version), "timeoutSeconds": str(_WATCH_SECONDS)}
         parameters |= self._selected
@@ -250,6 +273,8 @@ class Observer:
         async with self._session.get(self._path, params=parameters, timeout=timeout, raise_for_status=True) as answer:
             async for line in answer.content:
                 event = _event.decode(line)
+                if self.holdings.life != life:
+                    return
                 match event.type:
                     case "ADDED" | "MODIFIED":
                         self.holdings.seen(self._decoder.decode(event.object))
