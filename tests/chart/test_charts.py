@@ -459,6 +459,8 @@ def test_objects_of_the_values_come_only_where_they_can_be_created_and_are_kept(
         ("main", {"inCluster": True}),
     ]
     assert {each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in objects} == {"keep"}
+    (digits,) = of_kind(helm.render(MASTER, {"seeds": [{"name": "7", "existingSecret": "123"}]}), "Seed")
+    assert (digits["metadata"]["name"], digits["spec"]["kubeconfigSecretRef"]["name"]) == ("7", "123"), "no numbers"
     at_first = helm.render(MASTER, values.OBJECTS, served=())
     assert not list(of_kind(at_first, "Seed", "QuotaSettings")), "Helm creates no object together with its definition"
 
@@ -466,6 +468,7 @@ def test_objects_of_the_values_come_only_where_they_can_be_created_and_are_kept(
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "a name that is no value": (MASTER, {"replicaCount": 3}, "'replicaCount' not allowed"),
     "... deeper": (SEED, {"webhook": {"url": "https://a"}}, "at '/webhook': additional properties 'url' not allowed"),
+    "a spec of no object": (MASTER, {"settings": {"spec": {"scaleCheck": "deny"}}}, "without settings.create=true"),
     "... of the other chart": (MASTER, {"seedName": "eu-1"}, "'seedName' not allowed"),
     "no seedName": (SEED, {"seedName": ""}, "seedName is required: the name that this seed has on the master"),
     "an unknown cloud": (SEED, {"providers": {"enabled": ["awz"]}}, "must be one of 'alibaba', 'anexia', 'aws'"),

@@ -223,6 +223,31 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             "spec.subject.selector.matchExpressions[0]",
             "operators In and NotIn need values; Exists and DoesNotExist take none",
         ),
+        *(
+            (
+                project_quota(subject={"kind": "namespaces", "selector": {"matchLabels": {key: "b"}}}),
+                "spec.subject.selector.matchLabels",
+                f'"{key}" cannot be the key of a label, such as owner or example.com/owner',
+            )
+            for key in ("Owner Ann", "", "a/", "example..com/a", "a/b/c", "a" * 64)
+        ),
+        (
+            project_quota(
+                subject={"kind": "namespaces", "selector": {"matchExpressions": [{"key": "a b", "operator": "Exists"}]}}
+            ),
+            "spec.subject.selector.matchExpressions[0].key",
+            "must be the key of a label, such as owner or example.com/owner",
+        ),
+        *(
+            (project_quota(subject={"kind": "namespaces", "selector": selector}), where, "must be a label's value")
+            for selector, where in (
+                ({"matchLabels": {"a": "b c"}}, "spec.subject.selector.matchLabels[a]"),
+                (
+                    {"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "c-"]}]},
+                    "spec.subject.selector.matchExpressions[0].values[1]",
+                ),
+            )
+        ),
         (project_quota(subject={"kind": "project", "name": "Alpha"}), "spec.subject.name", NAME),
         (
             project_quota(surge={"machines": 1}),
