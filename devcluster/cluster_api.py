@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import socket
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +18,7 @@ import aiohttp
 from devcluster import binaries, certificates
 from devcluster.controlplane import ApiServer
 from devcluster.manifests import Manifest, apply, load
+from devcluster.network import free_port
 from devcluster.processes import ProcessGroup
 from devcluster.servers import Server
 
@@ -60,7 +60,7 @@ class ClusterApi:
         (self._directory / "tls.key").write_text(serving.key)
         kubeconfig = self._directory / "kubeconfig"
         kubeconfig.write_text(self._server.kubeconfig())
-        webhook, health = _free_ports(2)
+        webhook, health = free_port(), free_port()
         url, ca = f"https://127.0.0.1:{webhook}", base64.b64encode(serving.ca.encode()).decode()
         crds = await asyncio.to_thread(load, config / "crd" / "bases")
         await apply(self._server, [_converted(crd, url, ca) for crd in crds])
@@ -145,12 +145,3 @@ def _called_at(configuration: Manifest, url: str, ca: str) -> Manifest:
 
 def _of_features_that_are_off(rules: Iterable[Any]) -> bool:
     return any(set(rule["resources"]) & {"clusterclasses", "extensionconfigs"} for rule in rules)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Nobody holds them until the manager listens: rarely, another process is quicker, and the start fails."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [found.getsockname()[1] for found in sockets]
-    for found in sockets:
-        found.close()
-    return ports

@@ -76,7 +76,8 @@ class Installation:
     if it has one. `seed_flags` gives more flags to the agents of a seed. With `breakable`, the master's cluster and
     each seed have an etcd of their own, which can be restored from a snapshot, and `links`, the master's way to each
     seed, and `balancers`, that to its webhook, can be cut. With `in_cluster`, the first seed is the master's own
-    cluster. With `api`, each replica of the master serves the HTTP API, at its one of `api_urls`, the first one at
+    cluster. With `master_seed`, there is one seed more, which is the master's own cluster and has no user cluster.
+    With `api`, each replica of the master serves the HTTP API, at its one of `api_urls`, the first one at
     `api_url`. `audited` and `also_served` are for `ControlPlane`.
     `program` makes what runs the programs, if not processes are to do it.
     """
@@ -95,6 +96,7 @@ class Installation:
         seed_flags: Mapping[str, Sequence[str]] = {},
         breakable: bool = False,
         in_cluster: bool = False,
+        master_seed: bool = False,
         api: bool = False,
         audited: bool = False,
         also_served: Collection[str] = (),
@@ -106,6 +108,8 @@ class Installation:
         self.project = project
         self.seeds = [f"seed-{number}" for number in range(1, seeds + 1)]
         self.user_clusters = {seed: seed.replace("seed", "user") for seed in self.seeds}
+        if master_seed:
+            self.seeds.append(f"seed-{seeds + 1}")
         self.programs: dict[str, Program] = {}
         self.links: dict[str, Link] = {}
         self._organization = organization
@@ -114,7 +118,7 @@ class Installation:
         self._master_replicas = master_replicas
         self._seed_flags = seed_flags
         self._breakable = breakable
-        self._in_cluster = self.seeds[0] if in_cluster else None
+        self._in_cluster = self.seeds[-1] if master_seed else self.seeds[0] if in_cluster else None
         self.api_urls = [f"https://127.0.0.1:{free_port()}" for _ in range(master_replicas if api else 0)]
         self.api_url = self.api_urls[0] if api else ""
         self.in_flight_window = in_flight_window
@@ -258,7 +262,7 @@ class Installation:
                 *load(CHARTS / "rbac" / "seed-policy.yaml"),
                 *rights("master-on-seed" if seed != self._in_cluster else "master-in-cluster", MASTER_USER),
                 *(rights("seed-in-cluster", SEED_USER) if seed == self._in_cluster else ()),
-                *self._source(self.user_clusters[seed], self.project),
+                *(self._source(self.user_clusters[seed], self.project) if seed in self.user_clusters else ()),
             ],
         )
 

@@ -3,17 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import random
 import socket
 import struct
+import tempfile
 from contextlib import suppress
 from enum import Enum
+from functools import cache
+from pathlib import Path
 
 from common.runtime.waiting import first_of
 
 _CHUNK = 64 * 1024
 _PORTS = range(20_000, 32_000)  # no system hands these out for outgoing connections
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER with no time: closing resets the connection
+
+
+_claims: set[int] = set()
+
+
+@cache
+def _claims_of_all() -> int:
+    """A file of which each process locks the bytes of its ports. The locks end with the process."""
+    path = Path(tempfile.gettempdir()) / f"seedquota-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _claimed(port: int) -> bool:
+    """For this process, once."""
+    if port in _claims:
+        return False
+    try:
+        fcntl.lockf(_claims_of_all(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    _claims.add(port)
+    return True
 
 
 class Traffic(Enum):
@@ -100,9 +127,12 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on and that no outgoing connection will take while its owner restarts."""
+    """A port that nobody listens on, that no outgoing connection will take while its owner restarts, and that no other
+    process of this user gets here while this one lives: many begin at once, and listen seconds later."""
     while True:
         port = random.choice(_PORTS)  # noqa: S311 (no secret)
+        if not _claimed(port):
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from devcluster.objects import CHARTS
 from devcluster.reference.charts import readmes
-from devcluster.reference.pages import DIRECTORY, pages
+from devcluster.reference.pages import DIRECTORY, MADE
 
 
 def main() -> None:
-    for name, text in pages().items():
-        (DIRECTORY / name).write_text(text)
+    for name, made in MADE.items():
+        (DIRECTORY / name).write_text(made())
     for name, text in readmes().items():
         (CHARTS / name / "README.md").write_text(text)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 from devcluster.reference.fields import crds
@@ -17,7 +18,10 @@ _HEAD = """\
 
 What to do about a condition that is bad is in [operations](../operations.md#conditions-that-are-bad).
 """
-_SET = "Every reason that the code sets, beside those above where a condition passes on another's:"
+_SET = (
+    "The code sets these reasons itself. A condition can also repeat the reason of another condition or of another "
+    "object. The list above names those reasons, too."
+)
 _STATUS = {"True": "True", "False": "False", "None": "Unknown"}
 _PROOF_OR_PROBLEM = {"Problem", "Proof"}
 _REASON = re.compile(r"[A-Z][A-Za-z]+")
@@ -67,16 +71,21 @@ def set_by_master(kind: str) -> Iterator[tuple[str, str, str]]:
     """Type, status and reason of each call of `condition` with literals."""
     for path in _BY_MASTER.get(kind, ()):
         for tree in _trees(path):
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "condition":
-                    kinds, statuses, reasons = (_literals(argument, tree) for argument in node.args[:3])
-                    for name in kinds:
-                        for status in statuses:
-                            for reason in reasons:
-                                yield name, _STATUS.get(status, status), reason
+            for scope in _scopes(tree):
+                for node in ast.walk(scope):
+                    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "condition":
+                        kinds, statuses, reasons = (_literals(argument, scope, tree) for argument in node.args[:3])
+                        yield from product(kinds, [_STATUS.get(status, status) for status in statuses], reasons)
 
 
-def _seeds_own(tree: ast.AST) -> Iterator[str]:
+def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
+    """Functions, since two of them may have a variable of one name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _seeds_own(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         reason: ast.expr | None = None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _PROOF_OR_PROBLEM:
@@ -84,26 +93,31 @@ def _seeds_own(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "condition":
             reason = node.args[2]
         if reason is not None:
-            yield from (found for found in _literals(reason, tree) if _REASON.fullmatch(found))
+            yield from (found for found in _literals(reason, tree, tree) if _REASON.fullmatch(found))
 
 
-def _literals(node: ast.expr, tree: ast.AST) -> list[str]:
-    """A literal's value; of a choice both; of a name the literals that are assigned to it in the module."""
+def _literals(node: ast.expr, scope: ast.AST, tree: ast.Module) -> list[str]:
+    """A literal's value; of a choice both; of a name the literals that are assigned to it in the scope, or else at the
+    top of the module."""
     if isinstance(node, ast.Constant):
         return [str(node.value)]
     if isinstance(node, ast.IfExp):
-        return [*_literals(node.body, tree), *_literals(node.orelse, tree)]
+        return [*_literals(node.body, scope, tree), *_literals(node.orelse, scope, tree)]
     if isinstance(node, ast.Name):
-        return [
-            str(assigned.value.value)
-            for assigned in ast.walk(tree)
-            if isinstance(assigned, ast.Assign)
-            and isinstance(assigned.value, ast.Constant)
-            and any(isinstance(target, ast.Name) and target.id == node.id for target in assigned.targets)
-        ]
+        return _assigned(node.id, ast.walk(scope)) or _assigned(node.id, tree.body)
     return []
 
 
-def _trees(path: str) -> Iterator[ast.AST]:
+def _assigned(name: str, nodes: Iterable[ast.AST]) -> list[str]:
+    return [
+        str(node.value.value)
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+    ]
+
+
+def _trees(path: str) -> Iterator[ast.Module]:
     for file in sorted(ROOT.glob(path)):
         yield ast.parse(file.read_text())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 from typing import Any
 
-import yaml
-
+from devcluster.manifests import load
 from devcluster.objects import CHARTS
 from devcluster.reference.markdown import code, table
 
@@ -22,9 +21,10 @@ The kinds of group `seedquota.io`, version `v1alpha1`, as `charts/crds` declares
 """
 
 
-def crds() -> Iterator[_Schema]:
-    for path in sorted(Path(CHARTS / "crds").glob("*.yaml")):
-        yield yaml.safe_load(path.read_text())["spec"]
+@cache
+def crds() -> list[_Schema]:
+    loaded: list[_Schema] = [dict(crd) for crd in load(CHARTS / "crds")]
+    return [crd["spec"] for crd in loaded]
 
 
 def page() -> str:

@@ -92,7 +92,8 @@ def _command(name: str, parser: argparse.ArgumentParser) -> str:
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     for action in parser._actions:
         if action.dest not in ("help", "version"):
-            yield ", ".join(map(code, action.option_strings or [str(action.metavar)])), action.help or ""
+            name = action.metavar or "|".join(map(str, action.choices or ())) or action.dest
+            yield ", ".join(map(code, action.option_strings or [str(name)])), action.help or ""
 
 
 def _commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -141,6 +141,7 @@ def _warnings() -> Iterator[tuple[str, str]]:
 
 def _reasons() -> Iterator[str]:
     """Each text that the code gives as the reason of a 503."""
+    yield denial.limits_missing("{project}")
     for path in _WHY_FILES:
         at = ROOT / path
         for file in sorted(at.rglob("*.py")) if at.is_dir() else [at]:

@@ -1,7 +1,8 @@
-"""Every page of the reference, by file name."""
+"""Every page of the reference, by file name, and what makes it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from devcluster.reference import conditions, fields, flags, messages, metrics
@@ -23,12 +24,11 @@ _INDEX = """\
 """
 
 
-def pages() -> dict[str, str]:
-    return {
-        "README.md": _INDEX,
-        "fields.md": fields.page(),
-        "conditions.md": conditions.page(),
-        "messages.md": messages.page(),
-        "flags.md": flags.page(),
-        "metrics.md": metrics.page(),
-    }
+MADE: Mapping[str, Callable[[], str]] = {
+    "README.md": lambda: _INDEX,
+    "fields.md": fields.page,
+    "conditions.md": conditions.page,
+    "messages.md": messages.page,
+    "flags.md": flags.page,
+    "metrics.md": metrics.page,
+}

@@ -11,15 +11,17 @@ import yaml
 
 from devcluster.objects import CHARTS
 from devcluster.reference.charts import NAMES, readmes
-from devcluster.reference.pages import DIRECTORY, pages
+from devcluster.reference.conditions import set_by_master
+from devcluster.reference.pages import DIRECTORY, MADE
+from seed.admission import denial
 
 ROOT = Path(__file__).parents[3]
-PAGES = pages()
+NAMES_OF_TYPES = ("NamespacesLimited", "NearLimit", "ResourceNotCounted")
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", MADE)
 def test_the_page_is_as_it_is_made(name: str) -> None:
-    assert (DIRECTORY / name).read_text() == PAGES[name], "run `python -m devcluster.reference`"
+    assert (DIRECTORY / name).read_text() == MADE[name](), "run `python -m devcluster.reference`"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -44,7 +46,7 @@ def test_the_readme_of_a_chart_leaves_no_value_out(name: str) -> None:
 
 
 def test_no_other_page_is_there() -> None:
-    assert {path.name for path in DIRECTORY.iterdir()} == PAGES.keys()
+    assert {path.name for path in DIRECTORY.iterdir()} == MADE.keys()
 
 
 def test_every_reason_of_a_condition_that_the_master_sets_is_named() -> None:
@@ -55,20 +57,40 @@ def test_every_reason_of_a_condition_that_the_master_sets_is_named() -> None:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "condition":
                 reasons |= {leaf.value for leaf in ast.walk(node.args[2]) if isinstance(leaf, ast.Constant)}
     assert len(reasons) > 20
-    assert [reason for reason in sorted(map(str, reasons)) if f"`{reason}`" not in PAGES["conditions.md"]] == []
+    page = MADE["conditions.md"]()
+    assert [reason for reason in sorted(map(str, reasons)) if f"`{reason}`" not in page] == []
+
+
+def test_a_condition_has_no_reason_of_another_one() -> None:
+    """Functions that decide conditions have variables of the same name."""
+    reasons = {name: {each[2] for each in set_by_master("ResourceQuota") if each[0] == name} for name in NAMES_OF_TYPES}
+    assert reasons == {
+        "NamespacesLimited": {"AllLimited", "NoResourceQuota"},
+        "NearLimit": {"AboveWarnPercent", "BelowWarnPercent", "Full"},
+        "ResourceNotCounted": {"NeverCounted"},
+    }
+
+
+def test_every_argument_of_a_command_has_a_name() -> None:
+    assert "`None`" not in MADE["flags.md"]()
 
 
 def test_every_cause_of_a_refusal_is_named() -> None:
-    denial = ast.parse((ROOT / "seed" / "admission" / "denial.py").read_text())
+    tree = ast.parse((ROOT / "seed" / "admission" / "denial.py").read_text())
     causes = {
         keyword.value.value
-        for node in ast.walk(denial)
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Cause"
         for keyword in node.keywords
         if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant)
     }
     assert len(causes) > 4
-    assert [cause for cause in sorted(map(str, causes)) if f"| `{cause}` |" not in PAGES["messages.md"]] == []
+    page = MADE["messages.md"]()
+    assert [cause for cause in sorted(map(str, causes)) if f"| `{cause}` |" not in page] == []
+
+
+def test_why_a_quota_cannot_decide_is_named_although_several_places_share_the_text() -> None:
+    assert f"- `{denial.limits_missing('{project}')}`" in MADE["messages.md"]()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "charts" / "crds").glob("*.yaml")), ids=lambda path: path.stem)
