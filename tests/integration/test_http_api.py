@@ -57,7 +57,7 @@ ACTORS = (*EVERYWHERE, *IN_THE_ORGANIZATION)
 CATALOGUE = [{"name": name, "countFrom": "Allocations"} for name in ("clusters", "servers", "gpus")]
 NOBODY = "nobody"  # a valid token without any right
 OF_ANOTHER = "of-another"  # an administrator of another organization
-OF_BETA = "of-beta"  # may list the allocations of one project
+OF_BETA = "of-beta"  # may list and create the allocations of one project
 
 
 @dataclass
@@ -178,7 +178,7 @@ def rights_on_beta() -> list[Json]:
             "apiGroups": ["seedquota.io"],
             "resources": ["projects/allocations"],
             "resourceNames": ["beta"],
-            "verbs": ["get", "list"],
+            "verbs": ["get", "list", "create"],
         },
     ]
     subjects = [{"kind": "ServiceAccount", "name": OF_BETA, "namespace": "default"}]
@@ -458,6 +458,25 @@ async def test_a_request_that_is_sent_again_finds_what_it_made(world: World) -> 
     assert await stored(world) == [first.body["metadata"]["id"]]
 
 
+async def test_of_an_allocation_in_the_way_the_id_is_told_to_who_may_see_it(world: World) -> None:
+    world.webhook.limits["servers"] = 9
+    path = "/api/v1/organizations/acme/projects/{}/allocations"
+    made = [
+        await world.call("platform-administrator", "POST", path.format(project), given(id=id, name=id, servers=(1, 0)))
+        for project, id in (("alpha", "of-alpha"), ("beta", "own"))
+    ]
+    assert [each.status for each in made] == [201, 201]
+
+    async def told() -> None:
+        for id, existing in (("of-alpha", ""), ("own", "own")):
+            body = given(id=id, name="another", servers=(1, 0))
+            answer = await world.call(OF_BETA, "POST", path.format("beta"), body, replica=1)
+            assert (answer.status, answer.body["code"]) == (409, "already_allocated")
+            assert answer.body.get("existing", "") == existing
+
+    await until(told, 30)
+
+
 async def test_of_two_for_one_thing_at_one_moment_one_stays(world: World) -> None:
     world.webhook.limits["servers"] = 1000
 
@@ -500,7 +519,7 @@ async def test_of_several_all_are_allocated_or_none(world: World) -> None:
     ("body", "pointer"),
     [
         (given(serverz=(1, 0)), "/spec/resources/0/type"),
-        ([given(), given(id="c2", clusters=(1, 0), serverz=(1, 0))], "/spec/resources/1/type"),
+        ([given(servers=(1, 0)), given(id="c2", servers=(1, 0), serverz=(1, 0))], "/1/spec/resources/1/type"),
         (of_server({"committed": 1, "commited": 2}), "/spec/resources/0/commited"),
         (of_server({"committed": 1, "amount": 2}), "/spec/resources/0/amount"),
         (of_server({}, {}), "/spec/resources/1/type"),
@@ -510,15 +529,17 @@ async def test_of_several_all_are_allocated_or_none(world: World) -> None:
         (given() | {"metadata": {"organizationID": "other"}}, "/metadata/organizationID"),
         (given(name="a..b"), "/metadata/id"),
         ([given(), given(id="c2", name="a..b")], "/1/metadata/id"),
+        ([given(id=str(number), clusters=(1, 0), servers=(2**52, 0)) for number in range(3)], "/1/spec/resources/1"),
+        ([given(id=str(number), servers=(2**52, 2**50 * number)) for number in range(2)], "/1/spec/resources/0"),
         ([given(id=str(number)) for number in range(101)], ""),
         ([], ""),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 async def test_an_allocation_that_is_wrong_is_pointed_to(world: World, body: Json, pointer: str) -> None:
     answer = await world.call("quota-manager-service", "POST", OF_ALPHA, body)
     assert answer.status == 422 and answer.body["errors"], answer.body
-    assert answer.body["errors"][0]["pointer"].endswith(pointer), answer.body
+    assert answer.body["errors"][0]["pointer"] == pointer, answer.body
     assert await stored(world) == []
 
 
@@ -547,7 +568,9 @@ async def test_allocations_are_listed_by_project_page_and_what_one_may_see(world
     assert await ids("user", "?projectID=alpha&limit=1") == ["n1", "n3"]
     assert await ids("user", "?kind=server&id=s2") == ["n2"]
     assert await ids("user", "?kind=cluster") == []
-    assert await ids(OF_BETA) == ["n2"], "only what one may see"
+    assert await ids(OF_BETA) == await ids(OF_BETA, "?projectID=beta") == ["n2"], "only what one may see"
+    for other in ("alpha", "nobodys"):
+        assert (await world.call(OF_BETA, "GET", f"{ALLOCATIONS}?projectID={other}")).status == 403
     assert (await world.call(OF_BETA, "GET", f"{OF_ALPHA}/n1")).status == 403
     assert (await world.call("user", "GET", "/api/v1/organizations/acme/projects/beta/allocations/n1")).status == 404
 
@@ -647,6 +670,15 @@ async def test_limits_are_made_changed_and_never_lowered_below_what_is_used(worl
     assert unknown.body["detail"].startswith("quota names an unknown resource: serverz;")
     await world.quota("more", "organization", "acme", {"cpu": 3})
     assert (await put(("cpu", 1))).body["code"] == "several_quotas"
+
+
+async def test_where_the_name_is_taken_by_a_quota_of_another_subject_it_says_so(world: World) -> None:
+    await world.quota("org-acme", "project", "alpha", {"cpu": 3})
+    answer = await world.call(
+        "platform-administrator", "PUT", ORGANIZATION, {"capacity": [{"type": "cpu", "amount": 1}]}
+    )
+    assert (answer.status, answer.body["code"], answer.body["retryable"]) == (409, "already_exists", False)
+    assert "POST /api/v2/quotas" in answer.body["detail"]
 
 
 async def test_two_replicas_write_one_quota_and_nothing_is_lost(world: World) -> None:

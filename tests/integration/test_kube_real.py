@@ -104,6 +104,37 @@ async def test_errors_of_a_real_server_are_what_they_say(api, cluster, namespace
     await stranger.close()
 
 
+ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role", namespaced=True, type=Object)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        " ",
+        "a,b",
+        "a=b",
+        "a!=b",
+        "a\\b",
+        "a\\,b",
+        "a,metadata.namespace=c",
+        "a;b?c#d&e+f",
+        "...",
+        "\u540d",
+        "x" * 253,
+    ],
+)
+async def test_objects_are_found_by_names_that_have_the_characters_of_selectors_and_urls(cluster, namespace, name):
+    """API servers take any part of a path as the name of a Role."""
+    for each in (name, "a"):
+        await cluster.create(ROLES, {"metadata": {"namespace": namespace, "name": each}})
+    found = await cluster.find(ROLES, name, namespace)
+    assert found is not None and found.metadata.name == name
+    assert (await cluster.get(ROLES, name, namespace)).metadata.uid == found.metadata.uid
+    await cluster.delete(ROLES, name, namespace, uid=found.metadata.uid)
+    assert await cluster.find(ROLES, name, namespace) is None
+
+
 async def test_of_concurrent_compare_and_sets_exactly_one_wins(cluster, namespace):
     made = await cluster.create(CONFIGMAPS, config_map(namespace, "cas", count="0"))
     version = made.metadata.resource_version

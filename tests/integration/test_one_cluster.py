@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import uuid
 from collections import Counter
@@ -18,6 +19,7 @@ import pytest_asyncio
 
 from devcluster.install import MASTER_USER, NAMESPACE, Installation
 from devcluster.objects import API, named
+from tests.integration.installed.commands import Commands
 from tests.integration.installed.site import (
     LEDGERS,
     MACHINES,
@@ -96,6 +98,31 @@ async def test_the_status_of_a_quota_shows_both_seeds_and_each_side_writes_its_o
     assert seed["spec"] == {"inCluster": True, "state": "Active"}
     await site.comes("master", "seeds/seed-1", "Ready", "True")
     assert (await site.get("master", "seeds/seed-1"))["status"]["clusters"] == 1
+
+
+async def test_describe_reads_the_seed_of_the_master_s_own_cluster_without_its_kubeconfig(
+    site: Site, tmp_path: Path
+) -> None:
+    await site.quota(cpus(2))
+    await site.admitted("user-1", 2)
+    await site.uses(cpus(2))
+    await site.refused("user-1")
+    seedquota = Commands(site, tmp_path)
+
+    async def told() -> None:
+        status, said = await seedquota("master", "describe", QUOTA, "-o", "json")
+        found = json.loads(said)
+        assert status == 0, said
+        assert [(each["name"], each["used"]) for each in found["consumers"]] == [("alpha/user-1", cpus(2))], said
+        assert {each["object"] for each in found["denials"]} == {"usercluster/alpha/user-1"}, said
+        (said,) = found["notKnown"]
+        assert said == "user clusters and denials on seed-2: name each seed with --kubeconfig FILE"
+
+    await until(told, 60)
+    # Nobody asked for it, so that it may not be read is no failure.
+    status, said = await seedquota("master", "describe", QUOTA, user="seedquota-seed")
+    assert (status, "denials on seed-1: " in said) == (0, True), said
+    assert "the right to list events.events.k8s.io" in said and "cluster/alpha/user-1" in said, said
 
 
 async def test_a_quota_that_is_deleted_limits_no_more_at_once_and_both_ledgers_go(site: Site) -> None:

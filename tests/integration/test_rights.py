@@ -46,6 +46,7 @@ PATH = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system"
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
 KUBERMATIC = "kubermatic.k8c.io/v1"
 SECRETS = "/api/v1/namespaces/seedquota/secrets"
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 ROLES = {
     "master": ["master", "master-api", "master-client-ca"],
     SEED: [
@@ -762,8 +763,22 @@ async def test_the_programs_call_what_they_may_and_may_what_they_call(site: Site
     assert unused == []
 
 
-def asks_about(name: str, group: str, resource: str, kind: str = "ValidatingWebhookConfiguration") -> Json:
-    rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["*"], "resources": [resource]}
+def asks_about(
+    name: str,
+    group: str,
+    resource: str,
+    kind: str = "ValidatingWebhookConfiguration",
+    *,
+    operation: str = "*",
+    scope: str = "*",
+) -> Json:
+    rule = {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "operations": [operation],
+        "resources": [resource],
+        "scope": scope,
+    }
     hook = {
         "name": "a.example.com",
         "clientConfig": {"url": "https://192.0.2.1/"},
@@ -794,10 +809,39 @@ async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of
                 body = asks_about(name, group, resource, WEBHOOK_KINDS[kind])
                 status, message = await send("POST", f"{HOOKS}/{kind}", body)
                 assert (status, said in message) == (403, True), message
+        for group, resource, operation, scope in (
+            ("", "*", "CREATE", "Namespaced"),
+            ("*", "pods", "CREATE", "Namespaced"),
+            ("", "serviceaccounts/token", "CREATE", "Namespaced"),
+            ("", "pods/exec", "CONNECT", "Namespaced"),
+            ("authentication.k8s.io", "tokenreviews", "CREATE", "Cluster"),
+            ("", "pods", "CREATE", "*"),
+        ):
+            body = asks_about("seedquota-namespaces", group, resource, operation=operation, scope=scope)
+            status, message = await send("POST", f"{HOOKS}/{KINDS[0]}", body)
+            assert (status, "may ask about what is created and changed" in message) == (403, True), (resource, message)
         for kind, expected in zip(KINDS, (201, 403), strict=True):  # what it asks about in namespaces, it never changes
-            body = asks_about("seedquota-namespaces", "", "pods", WEBHOOK_KINDS[kind])
+            known = {"operation": "CREATE", "scope": "Namespaced"}
+            body = asks_about("seedquota-namespaces", "", "pods", WEBHOOK_KINDS[kind], **known)
             status, message = await send("POST", f"{HOOKS}/{kind}", body)
             assert status == expected, message
+        path = f"{HOOKS}/{KINDS[0]}"
+        assert (await send("DELETE", f"{path}/seedquota-namespaces"))[0] == 200
+        secrets = asks_about("seedquota-namespaces", "", "secrets", **known)
+        binding = next(each for each in rights("user-cluster-namespaces", SEED_USER) if "roleRef" in each)
+        await site.delete(SEED, f"{BINDINGS}/{binding['metadata']['name']}")
+
+        async def refused() -> None:
+            status, message = await send("POST", f"{path}?dryRun=All", secrets)
+            assert (status, "only with the rights of" in message) == (403, True), message
+
+        await until(refused, 30)
+        await apply(seed, [binding])
+
+        async def allowed() -> None:
+            assert (await send("POST", f"{path}?dryRun=All", secrets))[0] == 201
+
+        await until(allowed, 30)
         assert (await send("DELETE", f"{HOOKS}/{KINDS[0]}/others"))[0] == 403
         status, message = await send(
             "POST", f"{HOOKS}/{KINDS[0]}", asks_about("seedquota-machines.a.b", "cluster.k8s.io", "machines")

@@ -71,6 +71,7 @@ async def test_every_table_fits_a_terminal_of_80_and_of_200_columns(
     commands = {
         ("master", "top"): 0,
         ("master", "describe", "project/alpha"): 0,
+        ("master", "describe", "project/alpha", "--kubeconfig", seed): 0,
         ("master", "consumers", "project/alpha", "--kubeconfig", seed): 0,
         ("master", "where", "--subject", "project/alpha", "cpu=1", "--seed-kubeconfig", seed): 2,
         ("master", "set", "project/alpha", "cpu=1", "memory=1Ti", "--dry-run=server"): 0,

@@ -122,6 +122,53 @@ async def test_what_fits_is_told_by_what_admits(site: Site, tmp_path: Path) -> N
     assert (status, "does not serve Machines of cluster.k8s.io/v1alpha1" in said) == (1, True), said
 
 
+async def test_describe_names_the_top_consumers_and_the_last_denials_of_the_seeds_that_are_asked(
+    site: Site, tmp_path: Path
+) -> None:
+    seedquota = Commands(site, tmp_path)
+    (one, first), (two, second) = site.installed.user_clusters.items()
+    await site.quota(cpus(3))
+    await site.admitted(first)
+    await site.admitted(second, 2)
+    await site.uses(cpus(3))
+    await site.refused(first)
+    kubeconfig = {seed: seedquota.file(site.server(seed).kubeconfig("admin")) for seed in (one, two)}
+    asked = [word for file in kubeconfig.values() for word in ("--kubeconfig", file)]
+
+    async def describe(*arguments: str) -> tuple[int, str]:
+        return await seedquota("master", "describe", "project-alpha", *arguments)
+
+    async def told() -> None:
+        status, said = await describe(*asked, "-o", "json")
+        found = json.loads(said)
+        assert (status, found["notKnown"]) == (0, []), said
+        assert [(each["seed"], each["name"], each["used"]) for each in found["consumers"]] == [
+            (two, f"alpha/{second}", cpus(2)),
+            (one, f"alpha/{first}", cpus(1)),
+        ]
+        assert {(each["seed"], each["object"]) for each in found["denials"]} == {(one, f"usercluster/alpha/{first}")}
+        (message,) = [each["message"] for each in found["denials"] if each["reason"] == "QuotaExceeded"]
+        assert message.startswith("exceeded quota: project-alpha, requested: cpu=1, used: cpu=3, limited: cpu=3;"), said
+        assert found["omitted"] == {"seeds": 0, "namespaces": 0, "consumers": 0, "denials": 0}
+
+    await until(told, 60)
+    status, said = await describe()
+    assert (status, "Top consumers" in said, "Last denials" in said) == (0, False, False), said
+    assert f"user clusters and denials on {two}, {one}: name each seed with --kubeconfig FILE" in said
+    # A seed that is away, or where a right is missing, is named, and all else is shown.
+    away = seedquota.file(site.server(two).kubeconfig("admin").replace(site.server(two).url, "https://127.0.0.1:1"))
+    status, said = await describe("--kubeconfig", kubeconfig[one], "--kubeconfig", away)
+    assert (status, f"the seed of {away} cannot be asked: " in said) == (3, True), said
+    assert f"cluster/alpha/{first}" in said and "requested: cpu=1" in said and f"alpha/{second}" not in said
+    limited = seedquota.file(site.server(two).kubeconfig("seedquota-seed"))
+    status, said = await describe("--kubeconfig", limited)
+    assert (status, f"cluster/alpha/{second}" in said, "Last denials" in said) == (3, True, False), said
+    assert f"denials on {two}: " in said and "the right to list events.events.k8s.io" in said
+    # The master is no seed.
+    status, said = await describe("--kubeconfig", seedquota.file(site.server("master").kubeconfig("admin")))
+    assert (status, "does not say which seed it is" in said) == (3, True), said
+
+
 async def test_history_tells_who_wrote_limits_what_they_were_and_what_was_refused(site: Site, tmp_path: Path) -> None:
     seedquota = Commands(site, tmp_path)
     seed = next(iter(site.installed.seeds))
