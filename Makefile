@@ -8,7 +8,7 @@ SCHEDULES ?= 100000
 MINUTES ?= 15
 STORE ?= apiserver
 # Processes that run tests at once: more than cores, since some always wait for something.
-WORKERS ?= 3
+WORKERS ?= 4
 IMAGE ?= seedquota
 BUILDER ?= $(firstword $(notdir $(foreach tool,docker podman buildah,$(shell command -v $(tool)))))
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
