@@ -18,6 +18,7 @@ from devcluster.install import GROUP_PATH, NAMESPACE, Installation
 from devcluster.load import Size, Tenant, machine
 from devcluster.objects import API
 from devcluster.observe import Overshoot, QuotaView, quota_on
+from seed.accounts.capacity import FRESH
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -91,6 +92,7 @@ class Site:
         self.installed = installed
         self.down: set[Server] = set()
         self.said_at_the_start: list[str] = []
+        self._refused_at = 0.0
         self.late = 0  # answers that an API server did not wait for, and that were asked for again
         self._sessions = {server.name: server.session() for server in installed.clusters()}
         self._sessions |= {seed: self._sessions[installed.cluster(seed).name] for seed in installed.seeds}
@@ -185,7 +187,12 @@ class Site:
         return answer
 
     async def admitted(self, cluster: str, count: int = 1, size: Size = SMALL) -> list[str]:
-        """So many Machines, which must all be admitted. Their names."""
+        """So many Machines, which must all be admitted. Their names.
+
+        An answer of the master may refuse others for a moment (docs/protocol.md, 3), although another seed has since
+        freed what it said was used.
+        """
+        await asyncio.sleep(self._refused_at + FRESH - time.monotonic())
         names = []
         for _ in range(count):
             answer = await self.decided(cluster, machine(f"single-{next(_numbers)}", size))
@@ -199,6 +206,7 @@ class Site:
         assert answer.status == 403, answer
         refusal = load.parse_refusal(answer.message)
         assert refusal is not None and refusal.adds_up, answer
+        self._refused_at = time.monotonic()
         return answer
 
     # Our objects ----------------------------------------------------------------------------------------------
