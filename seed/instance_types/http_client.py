@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from pathlib import Path
@@ -73,9 +74,11 @@ class Transport:
         return BoundedHttp(self._session, self._nearby, deadline)
 
     async def close(self) -> None:
-        for session in (self._session, self._nearby):
-            if session is not None:
-                await session.close()
+        """Both pools, also if it is cancelled while it waits for one of them."""
+        async with AsyncExitStack() as stack:
+            for session in (self._session, self._nearby):
+                if session is not None:
+                    stack.push_async_callback(session.close)
 
     def _connected(self, *, proxied: bool) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

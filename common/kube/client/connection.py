@@ -9,7 +9,7 @@ import time
 from asyncio import Lock, Semaphore
 from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from io import BytesIO
 
@@ -88,8 +88,10 @@ class Connection:
         self._set_authorization(authorization)
 
     async def close(self) -> None:
-        for pool in (self._watches, self._leases, self._requests):
-            await pool.close()
+        """All pools, also if it is cancelled while it waits for one of them."""
+        async with AsyncExitStack() as stack:
+            for pool in (self._requests, self._leases, self._watches):
+                stack.push_async_callback(pool.close)
 
     async def _open(
         self, path: str, limits: aiohttp.ClientTimeout, plural: str, accept: str = JSON

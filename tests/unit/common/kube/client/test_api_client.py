@@ -400,6 +400,19 @@ async def test_watches_do_not_take_connections_from_requests(fake):
         await cluster.close()
 
 
+async def test_a_client_whose_closing_is_cancelled_is_closed_whole(fake):
+    """It waits for each connection that is open. The pools that came after that one stayed open."""
+    cluster = fake.cluster()
+    async with cluster.open_watch(CONFIGMAPS, resource_version=str(fake.version)):
+        await cluster.list(CONFIGMAPS)
+        closing = asyncio.create_task(cluster.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert all(pool.closed for pool in (cluster._requests, cluster._leases, cluster._watches))
+
+
 async def test_whoever_waits_for_a_connection_is_not_passed_by_others(fake):
     cluster = fake.cluster(connections=1)
     asked = []
