@@ -53,7 +53,7 @@ class ClusterCache:
         self._enforced_listeners: Listeners[[Consumer]] = Listeners()
         self._participants_listeners: Listeners[[]] = Listeners()
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
-        self._unenforced: set[str] = set()  # see `tell_enforced`
+        self._enforced: dict[str, bool] = {}  # see `tell_enforced`
         self._proven: dict[str, tuple[bool, tuple[str, int] | None]] = {}  # and for which spec, see `tell_proven`
         self._hosted_by_project: dict[str, dict[str, UserCluster]] = {}
         self._reached: dict[str, UserCluster] = {}  # by uid: hosted ones that a kubeconfig leads to
@@ -131,7 +131,7 @@ class ClusterCache:
         if quota.kind == NAMESPACES:
             return [key for key in self.source_keys(quota) if not self._is_proven(key, quota)]
         of_seed = [key for key in self._asked_of_seed(quota) if not self._is_proven(key, quota)]
-        return of_seed + [key for key in self.source_keys(quota) if self._is_unenforced(key)]
+        return of_seed + [key for key in self.source_keys(quota) if self._is_unenforced(key, quota)]
 
     def _asked_of_seed(self, quota: Quota) -> list[str]:
         """What the seed's own API server must ask about for the quota's limits to hold, beside Machines."""
@@ -158,24 +158,27 @@ class ClusterCache:
         self._proven[key] = told
         return before != told
 
-    def forget_proven(self) -> None:
+    def forget_told(self) -> None:
         """A term begins. What another leader has published since is later than what this replica saw before."""
         self._proven.clear()
+        self._enforced.clear()
 
     def tell_enforced(self, key: str, enforced: bool) -> bool:
         """The leader saw it of a Cluster of Kubermatic, or of CLUSTER_API for all of them. True if that is new."""
-        before = key not in self._unenforced
-        if enforced:
-            self._unenforced.discard(key)
-        else:
-            self._unenforced.add(key)
+        before = self._enforced.get(key)
+        self._enforced[key] = enforced
         return before != enforced
 
-    def _is_unenforced(self, key: str) -> bool:
+    def forget_enforced(self, key: str) -> None:
+        """The cluster is not there any more."""
+        self._enforced.pop(key, None)
+
+    def _is_unenforced(self, key: str, quota: Quota) -> bool:
         declared = self.user_clusters.store.get(key)
         if declared is not None:
             return _unenforced(declared)
-        return (CLUSTER_API if is_hosted(key) else key) in self._unenforced
+        told = self._enforced.get(CLUSTER_API if is_hosted(key) else key)
+        return not told if told is not None else shown(key) in quota.published_unenforced
 
     def _clusters_of(self, project: str) -> list[UserCluster]:
         return [

@@ -100,7 +100,7 @@ class Leadership:
         self._replica = replica
         cluster, sizing = replica.cluster, replica.sizing
         quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
-        cluster_cache.forget_proven()
+        cluster_cache.forget_told()
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
         self._status = SeedStatus(cluster, cluster_cache, replica.wanted.are_wanted, self._own_conditions)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
@@ -365,7 +365,8 @@ class Leadership:
         self._status.proven(key, proof)
         cluster_cache = self._replica.cluster_cache
         if key == CLUSTER_API:
-            if cluster_cache.tell_enforced(key, proof is None or proof.enforced is not False):
+            enforced = proof.enforced if proof is not None else None
+            if enforced is not None and cluster_cache.tell_enforced(key, enforced):
                 for source in self._informers.sources.values():
                     self._state_changed(source)
         elif refused is not None and cluster_cache.tell_proven(key, refused):

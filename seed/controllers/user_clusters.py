@@ -134,7 +134,7 @@ class UserClusters:
             self._identities.forget(source.uid)
             source = None
         if cluster is None:
-            self._cluster_cache.tell_enforced(key, True)
+            self._cluster_cache.forget_enforced(key)
             self._on_proof(key, None)
             metrics.no_machines(key)
             return None
@@ -270,8 +270,8 @@ class UserClusters:
         # a quota that comes to limit what its Machines take in no known amount is not reported to this loop
         settled = all(condition.status == "True" for condition in wanted) and not source.totals.unknown
         if is_of_kubermatic(source.key):  # it has no object of ours with a status
-            refused = any(found.type == "Enforced" and found.status == "False" for found in wanted)
-            if self._cluster_cache.tell_enforced(source.key, not refused):
+            enforced = next((found.status for found in wanted if found.type == "Enforced"), "Unknown")
+            if enforced != "Unknown" and self._cluster_cache.tell_enforced(source.key, enforced == "True"):
                 self._on_state(source)
             return None if settled else LOOK_AGAIN
         used = shown(source.totals.used, [name for quota in quotas for name in quota.limits])

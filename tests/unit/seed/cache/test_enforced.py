@@ -9,7 +9,7 @@ from common.api.catalogue import Catalogue
 from common.api.types import CatalogueEntry, UserCluster
 from common.quota.escrow import Report
 from seed.cache.consumer import Consumer
-from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, CLUSTERS, KUBERMATIC, hosted_key, namespaces_key
+from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, CLUSTERS, KUBERMATIC, hosted_key, namespaces_key, shown
 from tests.unit.seed_world import PROJECT, seed_world
 
 
@@ -34,6 +34,12 @@ async def test_a_cluster_of_another_api_is_named_by_what_the_leader_saw_of_it() 
         assert sorted(cluster_cache.unenforced(quota)) == sorted([first, second, theirs])
         assert cluster_cache.tell_enforced(CLUSTER_API, True)
         assert cluster_cache.unenforced(quota) == [theirs]
+        # A replica that has just begun to lead goes on with what the one before has published.
+        published = msgspec.structs.replace(quota, published_unenforced=[shown(first)])
+        assert cluster_cache.unenforced(published) == [theirs], "what it saw itself is later"
+        cluster_cache.forget_told()
+        assert cluster_cache.unenforced(quota) == []
+        assert cluster_cache.unenforced(published) == [first]
 
 
 async def test_a_user_cluster_is_named_by_its_own_condition() -> None:
@@ -72,7 +78,7 @@ async def test_a_quota_of_namespaces_is_enforced_where_that_was_said_of_its_pres
         # A replica that has just begun to lead goes on with what the one before has published.
         published = msgspec.structs.replace(quota, published=Report(incarnation="life"), published_generation=0)
         assert cluster_cache.tell_proven(key, False, quota)
-        cluster_cache.forget_proven()
+        cluster_cache.forget_told()
         assert cluster_cache.unenforced(published) == []
         edited = msgspec.structs.replace(published, generation=1)
         assert cluster_cache.unenforced(edited) == [key], "that was of another spec"
