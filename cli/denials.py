@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +18,7 @@ from common.api.labels import UID_LABEL
 from common.api.types import SEEDS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
-from common.kube.client.meta import Object
+from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.runtime.flags import duration
 from master.quotas import staleness
@@ -156,10 +157,13 @@ def ordered(found: Iterable[Denied]) -> list[Denied]:
     return sorted(found, key=lambda each: (each.last, each.object), reverse=True)
 
 
-def of_quota(found: Iterable[Denied], name: str) -> list[Denied]:
-    """Those that this quota refused. One about a size, a project or a seed is of no quota."""
-    starts = (f"exceeded quota: {name}, ", f"quota {name} cannot decide")
-    return [each for each in found if each.message.startswith(starts)]
+def of_quota(events: Sequence[Event], quota: ObjectMeta, now: datetime, since: float = math.inf) -> list[Denied]:
+    """Those that this quota refused, and not an earlier one of its name. One about a size, a project or a seed is of no
+    quota. Raises ValueError."""
+    if quota.creation_timestamp:
+        since = min(since, staleness.seconds_since(quota.creation_timestamp, now))
+    starts = (f"exceeded quota: {quota.name}, ", f"quota {quota.name} cannot decide")
+    return [each for each in denials(events, now, since, None) if each.message.startswith(starts)]
 
 
 def without_quota(denied: Denied, name: str) -> Denied:

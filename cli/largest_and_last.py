@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
@@ -21,7 +20,6 @@ from common.kube.client.errors import ApiError
 from common.quota import resources
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage, spec_quota
-from master.quotas import staleness
 
 SHOWN = 10
 NAMED = 5  # seeds or clusters in one line
@@ -107,11 +105,8 @@ async def _read(
 
 
 def of_events(events: Sequence[Event], quota: MasterQuota, seed: str, now: datetime) -> list[Denied]:
-    """Of this quota, not of an earlier one of its name. Raises ValueError."""
-    created = quota.metadata.creation_timestamp
-    since = staleness.seconds_since(created, now) if created else math.inf
-    found = denials.of_quota(denials.denials(events, now, since, None), quota.metadata.name)
-    return [msgspec.structs.replace(each, seed=seed) for each in found]
+    """Raises ValueError."""
+    return [msgspec.structs.replace(each, seed=seed) for each in denials.of_quota(events, quota.metadata, now)]
 
 
 def _counts_clusters(quota: MasterQuota) -> bool:

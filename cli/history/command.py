@@ -111,7 +111,7 @@ async def run(options: argparse.Namespace) -> Printed:
     for kubeconfig in options.kubeconfig:
         async with connected(kubeconfig, None, "seed") as seed:
             found = await reading.if_possible(seed, denials.EVENTS, f"refusals on {seed.server}", missing)
-            refused[seed.server] = denials.denials(found or (), now, options.since, None)
+            refused[seed.server] = denials.of_quota(found or (), quota.metadata, now, options.since)
     used = None
     if options.prometheus:
         try:
@@ -122,7 +122,7 @@ async def run(options: argparse.Namespace) -> Printed:
         *timeline.of_quota(quota),
         *(timeline.of_writers(managed) if managed is not None else ()),
         *timeline.of_events(events or (), quota),
-        *timeline.of_refusals(refused, name),
+        *timeline.of_refusals(refused),
     ]
     unasked = [] if options.kubeconfig else ["refusals: --kubeconfig names a seed's"]
     unasked += [] if options.prometheus else ["use over time: --prometheus names where the metrics are"]

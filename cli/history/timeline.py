@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from cli import denials, figures
+from cli import figures
 from cli.denials import Denied, Event
 from common.api.types import Condition
 from common.kube.client.meta import Object, ObjectMeta
@@ -98,7 +98,7 @@ def of_events(events: Iterable[Event], quota: MasterQuota) -> list[Entry]:
     return found
 
 
-def of_refusals(refused: Mapping[str, Sequence[Denied]], name: str) -> list[Entry]:
+def of_refusals(refused: Mapping[str, Sequence[Denied]]) -> list[Entry]:
     """By the seed that they are of."""
     return [
         Entry(
@@ -109,7 +109,7 @@ def of_refusals(refused: Mapping[str, Sequence[Denied]], name: str) -> list[Entr
             count=each.count,
         )
         for seed, found in refused.items()
-        for each in denials.of_quota(found, name)
+        for each in found
     ]
 
 

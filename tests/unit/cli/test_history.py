@@ -96,17 +96,10 @@ def test_events_are_of_this_quota_and_not_of_one_before_or_of_somebody_else() ->
     ]
 
 
-def test_refusals_are_of_this_quota() -> None:
-    refused = {
-        "eu-1": [
-            refusal("exceeded quota: project-alpha, requested: cpu=8", 41),
-            refusal("quota project-alpha cannot decide: it is fenced"),
-            refusal("exceeded quota: project-alpha-large, requested: cpu=8"),
-            refusal("exceeded quota: org-acme, requested: cpu=8"),
-        ]
-    }
-    found = timeline.of_refusals(refused, "project-alpha")
+def test_refusals_have_how_often_and_since_when() -> None:
+    found = timeline.of_refusals({"eu-1": [refusal("too much", 41), refusal("it is fenced")], "us-1": []})
     assert [(each.count, each.since) for each in found] == [(41, "2026-11-20T09:10:00Z"), (1, "")]
+    assert found[0].detail == "usercluster/alpha/c1 on eu-1: too much"
 
 
 def test_what_is_older_than_is_asked_is_left_out_and_the_last_comes_first() -> None:
@@ -124,9 +117,7 @@ def test_history_shows_when_what_and_what_is_not_known(width: str) -> None:
         *timeline.of_quota(the_quota()),
         *timeline.of_writers(MANAGED),
         *timeline.of_events([about("LimitsChanged", "cpu 32 to 64")], the_quota()),
-        *timeline.of_refusals(
-            {"eu-1": [refusal("exceeded quota: project-alpha, requested: cpu=8", 41)]}, "project-alpha"
-        ),
+        *timeline.of_refusals({"eu-1": [refusal("exceeded quota: project-alpha, requested: cpu=8", 41)]}),
     ]
     peaks = {"cpu": Peak("60", "32", "64"), "memory": Peak("232Gi", "256Gi", "256Gi"), "storage": Peak("1Ti", "", "")}
     parts = [
