@@ -76,7 +76,7 @@ def _quota(found: Json, name: str) -> tuple[Sequence[Json], Sequence[str]]:
         if amount is None:
             left.append(f"Quota {name} of organization {organization}: {kind or 'a type without a name'} is no amount")
         elif kind not in COUNTED:
-            left.append(f"Quota {name} of organization {organization}: {kind}={amount}: nothing counts {kind} here")
+            left.append(f"Quota {name} of organization {organization}: {kind}={amount}: {_uncounted(kind)}")
         else:
             limits[kind] = amount
     if not limits:
@@ -87,9 +87,13 @@ def _quota(found: Json, name: str) -> tuple[Sequence[Json], Sequence[str]]:
     ], left
 
 
+def _uncounted(kind: str) -> str:
+    return f"SeedQuota counts no {kind} by itself; add it to QuotaSettings.spec.resources, then set this limit"
+
+
 def _default(found: Json, kind: str, defaults: dict[str, str | int]) -> list[str]:
     amount = quantity(kind, mapping(found.get("spec")).get("default"))
     if amount is None or kind not in COUNTED:
-        return [f"QuotaMetadata {kind}: nothing counts {kind} here"]
+        return [f"QuotaMetadata {kind}: {_uncounted(kind)}"]
     defaults[kind] = amount
     return []

@@ -18,6 +18,7 @@ from common.kube.client.errors import ApiError
 from common.runtime.lru import LruDict
 from common.server.access_reviews import User, review_access, review_token
 from common.server.http_parser import Head, Request
+from master.apiserver.limits import ALL_AT_A_TIME
 from master.apiserver.problem import ProblemError
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 KEPT_SECONDS = 10.0  # for so long a token that was revoked, or a right that was taken, may still be used
 DENIED_SECONDS = 2.0  # ... one that was given is not used yet, or is not known to an API server that has just started
 MAX_KEPT = 4096  # answers that say yes, and as many that say no: those who have no right do not push out others
-MAX_ASKED = 32  # reviews at a time, of tokens and of rights each
+MAX_ASKED = 32  # reviews of tokens at a time; of rights, as many as requests, of which one user has a part
 MAX_KNOWN = 4096  # tokens that were somebody's: their connections are counted by user
 
 _BEARER = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/=-]{1,8192})")
@@ -56,8 +57,10 @@ def unauthenticated(detail: str) -> ProblemError:
 class Answers(Generic[K, V]):
     """Answers of the API server. One that is true and one that is not are kept apart."""
 
-    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic, *, most: int = MAX_ASKED) -> None:
+        """`most`: of what is asked at a time."""
         self._what = what
+        self._most = most
         self._clock = clock
         self._yes: LruDict[K, tuple[V, float]] = LruDict()
         self._no: LruDict[K, tuple[V, float]] = LruDict()
@@ -71,7 +74,7 @@ class Answers(Generic[K, V]):
                 return found[0]
         task = self._asking.get(key)
         if task is None:
-            if len(self._asking) >= MAX_ASKED:
+            if len(self._asking) >= self._most:
                 raise ProblemError(503, f"too many ask: {self._what} cannot be checked now")
             task = self._asking[key] = asyncio.create_task(self._ask(key, ask()), name=self._what)
             task.add_done_callback(lambda done: self._asked(key, done))
@@ -132,7 +135,7 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
 class Rights:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._answers: Answers[tuple[bytes, Right], bool] = Answers("what the user may do")
+        self._answers: Answers[tuple[bytes, Right], bool] = Answers("what the user may do", most=ALL_AT_A_TIME)
 
     async def has(self, user: User, right: Right) -> bool:
         """Raises ProblemError."""

@@ -96,7 +96,8 @@ def test_unikorns_organizations_and_projects_come_before_their_quotas() -> None:
         ("QuotaSettings", "default", {"defaults": {"organization": {"quota": {"clusters": 3}}}}),
     ]
     assert left == [
-        "Quota q of organization 9a8c: gpus=40: nothing counts gpus here",
+        "Quota q of organization 9a8c: gpus=40: SeedQuota counts no gpus by itself; add it to "
+        "QuotaSettings.spec.resources, then set this limit",
         "Quota q of organization 9a8c: clusters is no amount",
         "Allocation a: what is allocated is counted from the objects themselves",
         "Quota of-nobody: it has no label unikorn-cloud.org/organization, so it is not known whose it is",

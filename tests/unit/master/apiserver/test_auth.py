@@ -14,6 +14,7 @@ from common.kube.client.kubeconfig import Access
 from common.server.access_reviews import User
 from master.apiserver import auth
 from master.apiserver.auth import Answers, Identities, Right, Rights
+from master.apiserver.limits import AT_A_TIME
 from master.apiserver.problem import ProblemError
 
 
@@ -112,6 +113,21 @@ async def test_reviews_at_a_time_are_bounded_and_what_cannot_be_known_is_503() -
             assert isinstance(found, ProblemError) and found.status == 503
         cluster.down = False
         assert (await identities.user("token-of-ann")).username == "ann"
+
+
+async def test_one_user_cannot_take_all_reviews_of_rights() -> None:
+    """Of one user only so many requests are worked on at a time."""
+    async with reviewer() as cluster:
+        cluster.go_on.clear()
+        rights, eve = Rights(cluster), User(username="eve")
+        many = [Right(verb="list", resource="resourcequotas", name=f"q-{number}") for number in range(AT_A_TIME)]
+        asking = [asyncio.create_task(rights.has(eve, right)) for right in many]
+        await asyncio.sleep(0)
+        other = asyncio.create_task(rights.has(User(username="ann"), many[0]))
+        await asyncio.sleep(0)
+        cluster.go_on.set()
+        assert await other
+        assert all(await asyncio.gather(*asking))
 
 
 async def test_a_right_is_asked_for_as_rbac_has_it() -> None:
