@@ -139,6 +139,9 @@ class NamespacedSource:
         if objects is None:
             raise Unavailable(0, "Unavailable", f"cluster {self.cluster} is not connected")
         kind, namespace, name = parse_object(namespaced_name)
+        latest = self._next or self._counted
+        if latest is not None and latest.objects is objects and kind not in latest.kinds:
+            return None  # the quota limits nothing of it any more: it would never be seen
         return await objects.generation(self._quota, kind, namespace, name, uid)
 
     def want(self, quota: Quota, terms: Terms, objects: ClusterObjects | None) -> None:

@@ -337,6 +337,18 @@ async def test_evidence_is_a_consistent_read_of_the_object_and_of_its_namespace(
         assert await source.generation("pods:web/a", uid) is None, "it is not this quota's any more"
 
 
+async def test_what_a_quota_limits_no_more_leaves_no_reservation_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of that kind nothing is watched any more, so what was reserved for it would never be seen (schedule 22009371)."""
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+        await eventually(lambda: (found.used() or {}).get("pods") == 1)
+        source, uid = found.source(), found.api.objects["pods", "web", "a"]["metadata"]["uid"]
+        assert await source.generation("pods:web/a", uid) is not None
+        found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
+        await eventually(lambda: "pods" not in (found.used() or {}))
+        assert await source.generation("pods:web/a", uid) is None
+
+
 @pytest.mark.parametrize("name", ["a b", "a,b", "a=b", "a\\b", "a\\,metadata.namespace=c", "\u540d"])
 async def test_evidence_is_found_whatever_the_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """An owner chooses names of Roles. What is there must not seem to have gone."""
