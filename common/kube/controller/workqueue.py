@@ -31,7 +31,8 @@ class WorkQueue(Generic[K]):
         self._known: set[K] = set()  # waiting, delayed or worked on
         self._waiting: set[K] = set()  # in _ready, or to be put there by done()
         self._working: set[K] = set()
-        self._delayed: dict[K, asyncio.TimerHandle] = {}
+        # When, beside it: for less than a millisecond uvloop makes a handle that does not know.
+        self._delayed: dict[K, tuple[float, asyncio.Handle]] = {}
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
 
@@ -48,8 +49,8 @@ class WorkQueue(Generic[K]):
         if key in self._waiting:
             return
         self._admit(key)
-        if (timer := self._delayed.pop(key, None)) is not None:
-            timer.cancel()
+        if (delayed := self._delayed.pop(key, None)) is not None:
+            delayed[1].cancel()
         self._waiting.add(key)
         if key not in self._working:
             self._ready.append(key)
@@ -65,11 +66,11 @@ class WorkQueue(Generic[K]):
         self._admit(key)
         loop = asyncio.get_running_loop()
         when = loop.time() + seconds
-        if (timer := self._delayed.get(key)) is not None:
-            if timer.when() <= when:
+        if (delayed := self._delayed.get(key)) is not None:
+            if delayed[0] <= when:
                 return
-            timer.cancel()
-        self._delayed[key] = loop.call_at(when, self._due, key)
+            delayed[1].cancel()
+        self._delayed[key] = when, loop.call_at(when, self._due, key)
 
     def retry(self, key: K, at_least: float = 0.0) -> float:
         """Comes again after a time that doubles with each failure. Returns that time in seconds. Raises QueueFull."""

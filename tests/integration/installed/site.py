@@ -334,7 +334,7 @@ class Site:
         yield self
         await self.clean()
         failures = [line for line in self.said(before) if line["level"] not in ("debug", "info", "warning")]
-        assert failures == []
+        assert failures == [], failures
 
     # Cleaning up, and what the programs said ------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ import logging
 from contextlib import suppress
 
 import pytest
+import uvloop
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -49,6 +50,19 @@ async def test_the_earliest_of_several_times_counts():
     assert loop.time() - started >= 0.04
     queue.done("a")
     assert queue.known == 0
+
+
+def test_a_time_that_is_shorter_than_a_tick_of_the_event_loop_is_a_time_as_well():
+    """The programs' event loop then makes no timer that can say when it is due."""
+
+    async def first():
+        queue = WorkQueue()
+        queue.add_after("a", 0.0001)
+        queue.add_after("a", 60)
+        return await queue.get()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(first()) == "a"
 
 
 async def test_a_key_added_now_does_not_come_again_for_an_earlier_delay():
