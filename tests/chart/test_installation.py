@@ -73,6 +73,14 @@ class Place:
         """Its output; with `fails` what it complains of."""
         return self._run([str(self._kubectl), *arguments], given, fails=fails)
 
+    def wait_until_served(self, kinds: str) -> None:
+        """An API server discovers a definition a moment after it was created."""
+        deadline = time.monotonic() + 60
+        command = [str(self._kubectl), "get", kinds, "-o=name"]
+        while subprocess.run(command, env=self._environment, capture_output=True, check=False).returncode:
+            assert time.monotonic() < deadline, f"{kinds} are not served"
+            time.sleep(0.25)
+
     def delete_crds(self) -> None:
         """An API server that has just rebuilt the storage of a changed definition cannot list its objects, and tries
         again after minutes. A change of the definition makes it try at once."""
@@ -201,6 +209,7 @@ def test_seeds_and_settings_of_the_values_come_after_their_definitions_and_stay(
     later = "are not created yet: their definitions came with this release. Run `helm upgrade`"
     where = (str(CHARTS / MASTER), "--namespace=quotas", "--create-namespace")
     assert later in place.helm("install", MASTER, *where, values=values.OBJECTS)
+    place.wait_until_served("sqseed,sqset")
     assert place.kubectl("get", "sqseed,sqset", "-o=name") == ""
     assert later not in place.upgrade(MASTER, "quotas", **values.OBJECTS)
     names = "seed.seedquota.io/eu-1\nseed.seedquota.io/main\nquotasettings.seedquota.io/default\n"
