@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from common.kube.client.errors import ApiError, Malformed, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
+from common.kube.client.transport import close_all
 from seed.providers.flavour import MAX_BODY, MAX_BODY_OF_ANY_HOST, Answer, CloudError, Headers, is_nearby, only_429
 
 ATTEMPTS = 4
@@ -74,11 +74,7 @@ class Transport:
         return BoundedHttp(self._session, self._nearby, deadline)
 
     async def close(self) -> None:
-        """Both pools, also if it is cancelled while it waits for one of them."""
-        async with AsyncExitStack() as stack:
-            for session in (self._session, self._nearby):
-                if session is not None:
-                    stack.push_async_callback(session.close)
+        await close_all(session for session in (self._session, self._nearby) if session is not None)
 
     def _connected(self, *, proxied: bool) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

@@ -23,6 +23,7 @@ from common.api.types import SecretRef, UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.transport import close_all
 from common.runtime.lru import LruByOwner
 from seed.instance_types.access import Access, Environment, Read, decide
 from seed.providers.cloud_account import SECRET, AccountedCluster
@@ -75,8 +76,7 @@ class SettingsReader:
         )
 
     async def close(self) -> None:
-        for connection in self._connections.values():
-            await connection.close()
+        await close_all(self._connections.values())
 
     async def _environment_of(self, cluster: UserCluster, provider: str) -> Environment:
         namespace, declared = cluster.metadata.namespace, cluster.spec.provider

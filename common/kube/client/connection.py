@@ -9,7 +9,7 @@ import time
 from asyncio import Lock, Semaphore
 from asyncio import timeout as timeout_after
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from io import BytesIO
 
@@ -19,7 +19,7 @@ from yarl import URL
 
 from common.kube.client.errors import ApiError, Unavailable, api_error
 from common.kube.client.kubeconfig import Access, InvalidKubeconfig
-from common.kube.client.transport import describe, new_session, read_body
+from common.kube.client.transport import close_all, describe, new_session, read_body
 from common.kube.client.watch import MAX_BODY
 
 ONE_PIECE = 1024 * 1024  # bytes of a body that is sent in one piece
@@ -88,10 +88,7 @@ class Connection:
         self._set_authorization(authorization)
 
     async def close(self) -> None:
-        """All pools, also if it is cancelled while it waits for one of them."""
-        async with AsyncExitStack() as stack:
-            for pool in (self._requests, self._leases, self._watches):
-                stack.push_async_callback(pool.close)
+        await close_all([self._requests, self._leases, self._watches])
 
     async def _open(
         self, path: str, limits: aiohttp.ClientTimeout, plural: str, accept: str = JSON

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Awaitable, Iterable
+from contextlib import AsyncExitStack
+from typing import Protocol
 
 import aiohttp
 
 from common.kube.client.errors import TooLarge
+
+
+class Closable(Protocol):
+    def close(self) -> Awaitable[None]: ...
+
+
+async def close_all(clients: Iterable[Closable]) -> None:
+    """Also those that come after one whose closing fails or is cancelled."""
+    async with AsyncExitStack() as stack:
+        for client in clients:
+            stack.push_async_callback(client.close)
 
 
 def describe(error: Exception) -> str:
