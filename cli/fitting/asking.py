@@ -44,7 +44,7 @@ async def ask(cluster: Cluster, manifest: Manifest, namespace: str, replicas: in
         return [found.found]
     asked = [found.found] if found.found.answer is not None and found.found.answer.quotas else []
     for made in objects.made_by(manifest, found.after or manifest.body, found.before):
-        inner = await _one(cluster, made.manifest, namespace, made.what, made.count)
+        inner = await _one(cluster, made.manifest, manifest.namespace or namespace, made.what, made.count)
         asked.append(msgspec.structs.replace(inner.found, note=made.note))
     return asked or [found.found]
 

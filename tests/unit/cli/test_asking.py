@@ -96,6 +96,38 @@ async def test_what_else_refuses_it_is_no_answer_about_quotas(when: str) -> None
         await ask([not_there(), refused] if when == "first" else [not_there(), ("POST", stored()), refused], manifest())
 
 
+async def test_pods_of_a_workload_are_asked_for_in_its_own_namespace() -> None:
+    """Not in the namespace of whoever asks: other quotas are there."""
+    spec = {"replicas": 2, "template": {"spec": {"containers": []}}}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "shop"}, "spec": spec}
+    asked: list[str] = []
+    async with fake_api_server() as api:
+        api.discovery["/apis/apps/v1"] = _served("deployments", "Deployment")
+        api.discovery["/api/v1"] = _served("pods", "Pod")
+
+        async def answer(request: web.Request) -> web.Response | None:
+            if "/namespaces/" not in request.path:
+                return None
+            asked.append(f"{request.method} {request.path}")
+            if request.method == "GET":
+                return status(404, "NotFound")
+            return told(FULL) if FITS_ANNOTATION in await request.text() else web.json_response(body)
+
+        api.answers = [answer] * 7
+        cluster = api.cluster()
+        try:
+            (found,) = await asking.ask(cluster, objects.Manifest("apps/v1", "Deployment", body), "web", None)
+        finally:
+            await cluster.close()
+    assert (found.what, found.answer) == ("pods of deployment/d", FULL)
+    assert {each.partition("/namespaces/")[2].partition("/")[0] for each in asked} == {"shop"}
+    assert sum("/pods" in each for each in asked) == 2
+
+
+def _served(plural: str, kind: str) -> dict[str, Any]:
+    return {"resources": [{"name": plural, "kind": kind, "namespaced": True, "verbs": []}]}
+
+
 async def test_an_answer_that_cannot_be_read_is_no_answer() -> None:
     causes = [{"reason": REASON, "message": "{"}]
     with pytest.raises(Failed, match="answers what cannot be read"):
