@@ -96,6 +96,7 @@ def _refusals() -> Iterator[Refusal]:
     full = denial.exceeded(_QUOTA, need, used, limits, being_created, _DECISION)
     yield full
     yield denial.with_copies(full, _DECISION)
+    yield denial.exceeded(_QUOTA, need, used, limits, resources.parse({"cpu": "4"}), _DECISION)
     yield denial.exceeded(_QUOTA, resources.parse({"cpu": "80"}), used, limits, {}, _DECISION)
     lent, surge = resources.parse({"surge.cpu": "8"}), resources.parse({"surge.cpu": "16"})
     yield denial.beyond_surge(full, denial.exceeded(_QUOTA, lent, surge, surge, {}, _DECISION))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from common.kube.client.errors import ApiError, Cause, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
@@ -14,16 +16,18 @@ from master.apiserver.problem import AllocationShortage, Exceeded, FieldError, P
 _QUOTA = re.compile(r"exceeded quota: ([^,]+),")
 _DECISION = re.compile(r"decision ([0-9A-Z]{8})\b")
 _RESOURCE = re.compile(r"spec\.resources\[([0-9]{1,2})\]")
-_AMOUNTS = re.compile(r"requested \S+=(\S+), used \S+=(\S+), limited \S+=(\S+)")
+_AMOUNTS = re.compile(
+    r"requested \S+=([^\s,]+), used \S+=([^\s,]+), limited \S+=([^\s,]+)(?:, being created \S+=([^\s,]+))?"
+)
 
 
 def problem_of(error: ApiError, at: str, subject_of: Callable[[str], str], places: Sequence[str] = ()) -> ProblemError:
     """`at`: where in the body the allocation is. `subject_of`: what a quota limits, by the quota's name. `places`:
     where the body has its resources, if not below `at` in their order."""
     if isinstance(error, Forbidden):
-        shortages = [found for cause in error.causes if (found := _shortage(cause)) is not None]
-        if shortages:
-            return _exceeded(error.message, shortages, subject_of)
+        short = [found for cause in error.causes if (found := _short(cause)) is not None]
+        if short:
+            return _exceeded(error.message, short, subject_of)
         if any(cause.reason == "NamespaceTerminating" for cause in error.causes):
             return ProblemError(409, "the organization is being deleted", code="organization_deleted")
         return of_api_error(error)
@@ -40,31 +44,42 @@ def problem_of(error: ApiError, at: str, subject_of: Callable[[str], str], place
     return ProblemError(503, "the API server of the master cannot be asked now; what was written is not known")
 
 
-def _shortage(cause: Cause) -> AllocationShortage | None:
+class _Short(msgspec.Struct, frozen=True):
+    """`may_return`: what is being created is as much as what is short. If its creation fails, there is room."""
+
+    shortage: AllocationShortage
+    may_return: bool
+
+
+def _short(cause: Cause) -> _Short | None:
     found = _AMOUNTS.search(cause.message)
     if cause.reason != "QuotaExceeded" or found is None:
         return None
     try:
-        requested, used, limited = (resources.parse({cause.field: text})[cause.field] for text in found.groups())
+        texts = found.groups(default="0")
+        requested, used, limited, creating = (resources.parse({cause.field: text})[cause.field] for text in texts)
     except QuantityError:
         return None
-    return AllocationShortage(
+    shortage = AllocationShortage(
         type=cause.field,
         requested=-(-requested // UNIT),
         free=max(limited - used, 0) // UNIT,
         capacity=limited // UNIT,
     )
+    return _Short(shortage, requested <= limited and creating >= requested + used - limited)
 
 
-def _exceeded(message: str, shortages: list[AllocationShortage], subject_of: Callable[[str], str]) -> ProblemError:
+def _exceeded(message: str, short: Sequence[_Short], subject_of: Callable[[str], str]) -> ProblemError:
     quota, decision = _QUOTA.search(message), _DECISION.search(message)
     name = quota[1] if quota is not None else ""
+    shortages = [each.shortage for each in short]
     detail = "; ".join(
         f"{each.type}: requested {each.requested}, free {each.free} of {each.capacity} in {subject_of(name)}"
         for each in shortages
     )
     exceeded = Exceeded(name, decision[1] if decision is not None else "", shortages)
-    return ProblemError(409, detail, code="quota_exceeded", exceeded=exceeded)
+    retryable = all(each.may_return for each in short)
+    return ProblemError(409, detail, code="quota_exceeded", exceeded=exceeded, retryable=retryable)
 
 
 def _invalid(error: ApiError, at: str, places: Sequence[str]) -> ProblemError:

@@ -94,13 +94,15 @@ def exceeded(
         message += f"; {created} of used is {what} being created"
     if any(need[name] > limits[name] for name in over):
         hope = "it can never fit: the request is larger than the limit"
+    elif all(creating.get(name, 0) >= amount for name, amount in over.items()):
+        hope = "retrying helps after something is deleted, or if what is being created fails"
     else:
         hope = "retrying helps only after something is deleted"
     message += f"; {hope}; decision {decision}"
     causes = [
         Cause(
             reason="QuotaExceeded",
-            message=_cause({word: found[name] for word, found in failing.items()}, name),
+            message=_cause(_amounts_of(name, failing | {"being created": creating}), name),
             field=name,
         )
         for name in sorted(over)
@@ -115,6 +117,10 @@ def exceeded(
         being_created=being_created,
         note=note,
     )
+
+
+def _amounts_of(name: str, found: Mapping[str, ResourceList]) -> dict[str, int]:
+    return {word: amounts[name] for word, amounts in found.items() if name in amounts}
 
 
 def _cause(amounts: Mapping[str, int], name: str) -> str:

@@ -646,5 +646,5 @@ def more_granted(before: MasterLedger, after: MasterLedger) -> list[str]:
 
 def _numbers(cause: str) -> dict[str, int]:
     """What a cause says: "requested cpu=1, used cpu=2, limited cpu=2"."""
-    words = (part.split(" ") for part in cause.split(", "))
-    return {word: quantity.parse(amount.partition("=")[2]) for word, amount in words}
+    words = (part.rpartition(" ") for part in cause.split(", "))
+    return {word: quantity.parse(amount.partition("=")[2]) for word, _, amount in words}

@@ -50,6 +50,20 @@ def test_the_webhooks_numbers_are_those_of_the_answer(found: dict[str, tuple[int
     }
 
 
+@pytest.mark.parametrize(
+    ("requested", "creating", "retryable"),
+    [(4, 3, True), (4, 2, False), (4, 0, False), (11, 10, False)],
+)
+def test_a_retry_is_worth_it_where_what_is_being_created_is_all_that_lacks(
+    requested: int, creating: int, retryable: bool
+) -> None:
+    need, used, limits, being = ({"servers": amount * UNIT} for amount in (requested, 9, 10, creating))
+    refusal = denial.exceeded("org-acme", need, used, limits, being, "01JD3Y6K", objects="allocations")
+    problem = problem_of(through_the_api_server(refusal), "", str).problem()
+    assert (problem.status, problem.retryable) == (409, retryable)
+    assert [each.free for each in problem.shortages] == [1]
+
+
 def test_what_is_wrong_is_where_the_body_has_it() -> None:
     refusal = denial.unknown_types([(1, "serverz")], ["servers"], "01JD3Y6K")
     problem = problem_of(through_the_api_server(refusal), "/2", str).problem()

@@ -16,6 +16,7 @@ GRAMMAR = re.compile(
     rf"limited: (?P<limited>{QUANTITIES}); short by (?P<short>{QUANTITIES})"
     rf"(; (?P<creating>{QUANTITIES}) of used is machines being created)?"
     r"; (?P<hope>retrying helps only after something is deleted"
+    r"|retrying helps after something is deleted, or if what is being created fails"
     r"|it can never fit: the request is larger than the limit); decision [0-9A-Z]{8}"
 )
 
@@ -32,8 +33,17 @@ def test_a_full_quota_is_told_as_kubernetes_tells_it() -> None:
     )
     assert (found.code, found.reason, found.retry_seconds) == (403, "Forbidden", 0)
     assert [(cause.reason, cause.field, cause.message) for cause in found.causes] == [
-        ("QuotaExceeded", "cpu", "requested cpu=8, used cpu=60, limited cpu=64")
+        ("QuotaExceeded", "cpu", "requested cpu=8, used cpu=60, limited cpu=64, being created cpu=2")
     ]
+
+
+def test_it_is_told_where_what_is_being_created_would_be_enough() -> None:
+    hope = "; retrying helps after something is deleted, or if what is being created fails; decision 01JD3Y6K"
+    assert refused("cpu=8", "cpu=60", "cpu=4").message.endswith(hope)
+    both = "cpu=8,memory=32Gi", "cpu=60,memory=250Gi"
+    assert refused(*both, "cpu=4,memory=26Gi").message.endswith(hope)
+    assert "only after something is deleted" in refused(*both, "cpu=4").message, "each resource must have room"
+    assert "never fit" in refused("cpu=65", "cpu=60", "cpu=60").message
 
 
 @pytest.mark.parametrize(
@@ -83,7 +93,7 @@ def test_the_amounts_of_one_resource_are_in_one_unit() -> None:
         "cpu=1000 of used is machines being created; retrying helps only after something is deleted; decision 00000000"
     )
     assert [cause.message for cause in found.causes] == [
-        "requested cpu=8, used cpu=2000, limited cpu=2003",
+        "requested cpu=8, used cpu=2000, limited cpu=2003, being created cpu=1000",
         "requested memory=3Gi, used memory=4096Gi, limited memory=4096Gi",
         "requested storage=1000m, used storage=1000m, limited storage=1500m",
     ]

@@ -357,7 +357,7 @@ async def test_a_refusal_tells_clusters_that_are_being_created() -> None:
         world.tell(usage="clusters=1", reserved="clusters=1")
         assert code(await webhook.create("a")) == 200
         text = (await webhook.create("b"))["status"]["message"]
-        assert "short by clusters=1; clusters=1 of used is clusters being created; retrying helps only" in text
+        assert "short by clusters=1; clusters=1 of used is clusters being created; retrying helps after" in text
 
 
 async def test_clusters_of_cluster_api_with_a_project_cost_the_same() -> None:
