@@ -137,6 +137,7 @@ NOT_A_QUANTITY = "is not a quantity; write a number with an optional suffix, suc
 KNOWN = (
     "known are cpu, memory, storage, machines, clusters, servers, gpus, and names with a slash such as nvidia.com/gpu"
 )
+INTEGER = "the number of objects or devices must be an integer, since they are counted"
 NEGATIVE = "a limit cannot be negative; 0 allows none, and a resource that is not named is unlimited"
 NEEDS_SELECTOR = "kind namespaces needs a selector, and only kind namespaces has one"
 NEEDS_NAME = "kinds project and organization need a name; kind namespaces has a selector instead of a name"
@@ -162,6 +163,11 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             "spec",
             "memory: only cpu is counted in thousandths (m); for memory did you mean M or Mi?",
         ),
+        (project_quota(quota={"machines": "1.5"}), "spec", INTEGER),
+        (project_quota(quota={"nvidia.com/gpu": "0.5"}), "spec", INTEGER),
+        (namespaces(quota={"pods": "1.5"}), "spec", INTEGER),
+        (namespaces(quota={"pods": "1500u"}), "spec", INTEGER),
+        (namespaces(quota={"count/configmaps": "0.5"}), "spec", INTEGER),
         (project_quota(quota={"cpus": "64"}), "spec", f"quota names an unknown resource: cpus; {KNOWN}"),
         (project_quota(quota={"pods": "64"}), "spec", "quota names an unknown resource: pods; known are"),
         (project_quota(quota={}), "spec.quota", "should have at least 1 properties"),
@@ -285,6 +291,11 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         (settings({"quota": {"cpu": "64x"}}), "spec.defaults.project.quota[cpu]", f"64x {NOT_A_QUANTITY}"),
         (settings({"quota": {"cpu": "-1"}}), "spec.defaults.project.quota[cpu]", f"-1: {NEGATIVE}"),
         (settings({"quota": {"cpus": 1}}), "spec.defaults.project", f"quota names an unknown resource: cpus; {KNOWN}"),
+        (
+            settings({"quota": {"machines": "0.5"}}),
+            "spec.defaults.project",
+            INTEGER,
+        ),
         (
             settings({"quota": {"memory": "512m"}}),
             "spec.defaults.project",
@@ -431,7 +442,7 @@ async def test_a_limit_the_api_server_takes_is_one_we_can_read_and_the_other_way
     rows = GOLDEN.read_text(encoding="utf-8").splitlines()
     texts = [text for text in (json.loads(row.split("\t")[0]) for row in rows) if len(text) <= 32 and text[:1] != "-"]
     for start in range(0, len(texts), 64):
-        limits = {f"example.com/{i}.cpu": text for i, text in enumerate(texts[start : start + 64])}
+        limits = {f"requests.example.com/{i}.cpu": text for i, text in enumerate(texts[start : start + 64])}
         answer = await api.create(project_quota(quota=limits))
         refused = set(answer.causes) if answer.status == 422 else set()
         assert refused == {f"spec.quota[{name}]" for name, text in limits.items() if not readable(text)}
