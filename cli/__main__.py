@@ -115,6 +115,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str]) -> int:
+    if not arguments:
+        parser().print_help()
+        return DONE
     options = parser().parse_args(arguments)
     try:
         answer: str | Printed = asyncio.run(options.run(options))

@@ -299,7 +299,7 @@ class Accounts:
             now=time.monotonic(),
         )
         if progress.lost_since is not None and before.lost_since is None:
-            log.warning("ledger was lost: recounting", extra={"quota": quota.name, "seconds": self._window})
+            log.warning(plan.why_recounted(account), extra={"quota": quota.name, "seconds": self._window})
         wait = await self._do(step, quota, handle)
         self._progress[uid] = progress
         return wait

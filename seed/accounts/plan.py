@@ -136,6 +136,13 @@ def _opening(
     return Open(ready), Progress(claimed=progress.claimed, life=progress.life)
 
 
+def why_recounted(account: Account) -> str:
+    """For the log, of an account that waits for the window before it is counted."""
+    if account.granted:
+        return "the lease was not held all the time, so the ledger may have been restored meanwhile: recounting"
+    return "ledger was lost: recounting"
+
+
 class Trust(Enum):
     """What a fenced account's ledger can be relied on for.
 

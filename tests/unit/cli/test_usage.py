@@ -189,3 +189,8 @@ def test_an_organization_that_nobody_names_is_said() -> None:
     options = parser().parse_args(["top", "--organization", "acem"])
     with pytest.raises(Failed, match="of organization acem; did you mean acme"):
         asyncio.run(top._look(cast(Cluster, Master([GPUS])), options))
+
+
+def test_without_arguments_it_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 0
+    assert "examples:" in capsys.readouterr().out

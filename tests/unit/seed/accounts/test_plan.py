@@ -145,6 +145,11 @@ def test_a_lost_ledger_waits_for_the_window_then_a_fresh_list_of_every_source(pr
     assert opened == Open(("ns/a",)) and progress == MINE
 
 
+def test_a_ledger_is_called_lost_only_where_nothing_of_it_is_there():
+    assert plan.why_recounted(Account(incarnation="a")) == "ledger was lost: recounting"
+    assert "lease was not held" in plan.why_recounted(in_doubt())
+
+
 def test_where_nothing_was_handed_out_nothing_can_be_lost():
     present = account(nonce="n", granted={}, returned={})
     assert step(present, Grant(incarnation="m", account="a", nonce="n"), MINE, LISTED)[0] == Open(("ns/a",))
