@@ -86,7 +86,9 @@ class Master:
             on_settled=self.lease.settle,
             on_reconcile=metrics.reconciled,
         )
-        statuses = SeedStatuses(self._cluster, self.caches, seeds, quotas, on_reconcile=metrics.reconciled)
+        statuses = SeedStatuses(
+            self._cluster, self.caches, seeds, quotas, self._namespace, on_reconcile=metrics.reconciled
+        )
         namespaces = OrganizationNamespaces(
             self._cluster,
             self.caches,

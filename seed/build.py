@@ -81,7 +81,7 @@ class Caches:
 
 def caches_of(options: SeedOptions, cluster: Cluster) -> Caches:
     quotas = QuotaCache(cluster)
-    clusters = ClusterCache(cluster, quotas, options.namespace)
+    clusters = ClusterCache(cluster, quotas, (options.namespace, *options.exempt_namespaces))
     view = View(cluster, clusters, options.project_label)
     return Caches(
         quotas=quotas,

@@ -95,6 +95,14 @@ class SeedOptions(LedgerOptions):
         str,
         Flag(choice("on", "off"), "LocalResourceQuotas in user clusters: on or off; off removes them"),
     ] = "on"
+    exempt_namespaces: Annotated[
+        tuple[str, ...],
+        Flag(
+            words,
+            "namespaces of the seed's own API server that no quota counts, beside kube-system and those of SeedQuota, "
+            "such as cni,cert-manager",
+        ),
+    ] = ()
     providers: Annotated[
         tuple[str, ...],
         Flag(provider_names, "cloud providers whose Machines are sized, such as aws,azure; not set: none"),

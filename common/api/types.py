@@ -267,13 +267,16 @@ class AgentStatus(Wire):
     last_seen_time: str = ""
     version: str = ""
     clusters: int | None = None
+    exempt_namespaces: list[str] = []
     conditions: list[Condition] = []
 
 
 class SeedStatus(AgentStatus):
-    """`agent` is set only on the original: on a copy, all of the status is the agent's."""
+    """`agent` is set only on the original: on a copy, all of the status is the agent's. `master_namespace`: where the
+    master runs, if the seed is the master's own API server."""
 
     cluster_uid: str = msgspec.field(default="", name="clusterUID")
+    master_namespace: str = ""
     agent: AgentStatus = msgspec.field(default_factory=AgentStatus)
 
 

@@ -33,6 +33,8 @@ class _Shown:
         self.last_seen_time = ""
         self.version = ""
         self.clusters: int | None = None
+        self.exempt_namespaces: list[str] = []
+        self.master_namespace: str | None = None  # not written yet
 
 
 class SeedStatuses:
@@ -44,6 +46,7 @@ class SeedStatuses:
         caches: Caches,
         seeds: Seeds,
         quotas: Quotas,
+        namespace: str,
         *,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
@@ -51,6 +54,7 @@ class SeedStatuses:
         self._caches = caches
         self._seeds = seeds
         self._quotas = quotas
+        self._namespace = namespace
         self._shown: dict[str, _Shown] = {}
         self._controller: Controller[str] = Controller(
             "seed-status", self._show, workers=WORKERS, timeout=TIMEOUT, on_reconcile=on_reconcile
@@ -74,13 +78,21 @@ class SeedStatuses:
             shown = self._shown[name] = _Shown(seed.metadata.uid, seed.status.conditions)
             shown.last_seen_time = seed.status.last_seen_time
             shown.version, shown.clusters = seed.status.version, seed.status.clusters
+            shown.exempt_namespaces = seed.status.exempt_namespaces
         said = link.reported if link.reported is not None else shown
-        version, clusters = said.version, said.clusters
+        version, clusters, exempt = said.version, said.clusters, said.exempt_namespaces
+        own = self._namespace if seed.spec.in_cluster else ""
         fenced = sorted(self._quotas.fenced.get(name, ()))
         conditions = seed_conditions(self._health(seed, link, fenced), shown.conditions, now())
         contact = link.last_contact
         seen = contact is not None and (shown.seen_at is None or contact - shown.seen_at >= SEEN_EVERY)
-        same = (version, clusters, len(fenced)) == (shown.version, shown.clusters, shown.fenced)
+        same = (version, clusters, exempt, own, len(fenced)) == (
+            shown.version,
+            shown.clusters,
+            shown.exempt_namespaces,
+            shown.master_namespace,
+            shown.fenced,
+        )
         if conditions == shown.conditions and same and not seen:
             return LOOK_EVERY
         if contact is not None:
@@ -97,6 +109,10 @@ class SeedStatuses:
             status["version"] = version
         if clusters is not None:
             status["clusters"] = clusters
+        if exempt:
+            status["exemptNamespaces"] = exempt
+        if own:
+            status["masterNamespace"] = own
         try:
             await self._cluster.apply(
                 SEEDS,
@@ -108,6 +124,7 @@ class SeedStatuses:
             return LOOK_EVERY
         shown.conditions, shown.fenced = conditions, len(fenced)
         shown.version, shown.clusters = version, clusters
+        shown.exempt_namespaces, shown.master_namespace = exempt, own
         return LOOK_EVERY
 
     def _health(self, seed: Seed, link: SeedLink, fenced: list[str]) -> SeedHealth:

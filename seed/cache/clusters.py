@@ -3,7 +3,7 @@ and in which of them Machines are not checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from common.api.cluster_identity import KUBE_SYSTEM
@@ -15,6 +15,7 @@ from common.runtime.listeners import Listeners
 from seed.cache.consumer import Consumer, consumer_of
 from seed.cache.quota import NAMESPACES, Quota, takes_part
 from seed.cache.quotas import QuotaCache
+from seed.cache.selected import OF_USER_CLUSTERS, Exempt
 from seed.cache.source_keys import (
     ALLOCATIONS,
     CLUSTER_API,
@@ -44,9 +45,9 @@ class ClusterCache:
     - `on_enforced(consumer)`: what the condition Enforced of a UserCluster says is another. `tell_enforced` calls none.
     """
 
-    def __init__(self, cluster: Cluster, quota_cache: QuotaCache, release_namespace: str = "") -> None:
-        """`release_namespace`: where the agent runs, in the seed's own API server."""
-        self._release_namespace = release_namespace
+    def __init__(self, cluster: Cluster, quota_cache: QuotaCache, exempt: Iterable[str] = ()) -> None:
+        """`exempt`: namespaces of the seed's own API server that no quota counts, beside kube-system."""
+        self._exempt = frozenset({KUBE_SYSTEM, *exempt})
         self._quota_cache = quota_cache
         self._cluster_listeners: Listeners[[str]] = Listeners()
         self._hosted_listeners: Listeners[[str]] = Listeners()
@@ -103,10 +104,12 @@ class ClusterCache:
         found = self.user_clusters.store.get(cluster)
         return found is not None and quota.covers(found)
 
-    def protected(self, cluster: str) -> tuple[str, ...]:
-        """The namespaces there that a quota counts only if its selector names them, see seed/cache/selected.py."""
-        own = (self._release_namespace,) if cluster == OWN_API_SERVER and self._release_namespace else ()
-        return (KUBE_SYSTEM, *own)
+    def exempt(self, cluster: str) -> Exempt:
+        """The namespaces there that quotas do not count."""
+        if cluster != OWN_API_SERVER:
+            return OF_USER_CLUSTERS
+        masters = self._quota_cache.master_namespace
+        return Exempt(self._exempt | {masters} if masters else self._exempt)
 
     def sources_of(self, project: str) -> list[str]:
         own = [clusters_key(project)]

@@ -148,12 +148,12 @@ class NamespaceCache:
         if self._by_label is None:
             quotas = self._quota_cache.namespace_quotas()
             self._by_label = ByLabel((quota.name, quota.selector) for quota in quotas if quota.selector is not None)
-        protected = self._cluster_cache.protected(cluster)
+        exempt = self._cluster_cache.exempt(cluster)
         found = (self._quota_cache.quota(name) for name in sorted(self._by_label.candidates(labels)))
         return [
             quota
             for quota in found
-            if quota is not None and self._cluster_cache.covers(quota, cluster) and quota.selects(labels, protected)
+            if quota is not None and self._cluster_cache.covers(quota, cluster) and quota.selects(labels, exempt)
         ]
 
     def _spec_changed(self, _name: str) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from common.api import label_selector
-from common.api.cluster_identity import KUBE_SYSTEM
 from common.api.convert import grant_from_wire, report_from_wire
 from common.api.copies import original_uid
 from common.api.label_selector import LabelSelector
@@ -24,6 +23,7 @@ from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from common.quota.scopes import ScopeRequirement
 from seed.cache import selected
+from seed.cache.selected import OF_USER_CLUSTERS, Exempt
 from seed.ledger.store import Key, Terms
 
 NAMESPACES = "namespaces"
@@ -88,10 +88,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     def terms(self) -> Terms:
         return Terms(limits=self.ceilings, grant=self.grant)
 
-    def selects(self, labels: Mapping[str, str], protected: Collection[str] = (KUBE_SYSTEM,)) -> bool:
-        """Whether it counts a namespace with these labels, where it covers the cluster. For `protected` see
-        seed/cache/selected.py."""
-        return self.selector is not None and selected.picks(self.selector, labels, protected)
+    def selects(self, labels: Mapping[str, str], exempt: Exempt = OF_USER_CLUSTERS) -> bool:
+        """Whether it counts a namespace with these labels, where it covers the cluster."""
+        return self.selector is not None and selected.picks(self.selector, labels, exempt)
 
     def covers(self, cluster: UserCluster) -> bool:
         """Whether it counts namespaces of that cluster."""

@@ -42,7 +42,8 @@ class QuotaCache:
     - `on_quota(name)`: the quota came, changed or went, or a project that it counts did, or the catalogue changed.
     - `on_spec(name)`: the quota came or went, or its spec changed, not its status.
     - `on_project(name)`: a Project or a quota of it came or went. Whether the project is known may have changed.
-    - `on_participation()`: the seed's own API server takes part in quotas of kind namespaces, or no more.
+    - `on_participation()`: the seed's own API server takes part in quotas of kind namespaces, or no more, or the master
+      has another namespace there.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -171,6 +172,11 @@ class QuotaCache:
         return any(copy.spec.namespace_quotas == "Enabled" for copy in self.seed.store.values())
 
     @property
+    def master_namespace(self) -> str:
+        """Where the master runs, if that is the seed's own API server."""
+        return next((copy.status.master_namespace for copy in self.seed.store.values() if copy.spec.in_cluster), "")
+
+    @property
     def own_conditions(self) -> list[Condition]:
         """What the leader said last of the seed itself."""
         for copy in self.seed.store.values():
@@ -203,8 +209,7 @@ class QuotaCache:
 
     def _seed_changed(self, change: Change[SeedCopy]) -> None:
         """A Seed that is deleted says nothing: what was enforced stays enforced."""
-        before = change.old.spec.namespace_quotas if change.old is not None else ""
-        if change.new is None or change.new.spec.namespace_quotas != before:
+        if change.new is None or _participation(change.old) != _participation(change.new):
             self._participation_listeners.call()
         if change.new is None:
             return
@@ -276,6 +281,10 @@ class QuotaCache:
 
 def _catalogue_of(settings: QuotaSettings | None) -> Catalogue:
     return Catalogue(settings.spec.resources if settings is not None else ())
+
+
+def _participation(copy: SeedCopy | None) -> tuple[str, str] | None:
+    return (copy.spec.namespace_quotas, copy.status.master_namespace) if copy is not None else None
 
 
 def _sign_of_master(seed: SeedCopy) -> str:

@@ -1,25 +1,43 @@
 """Which namespaces a quota's selector picks. Pure.
 
-The namespaces that a cluster needs to run are picked only by name: a webhook that is asked about their pods, and is not
-there, would keep the cluster from coming up.
+The namespaces that a cluster needs to run are exempt: a webhook that is asked about their pods, and is not there, would
+keep the cluster from coming up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
 
 from common.api import label_selector
+from common.api.cluster_identity import KUBE_SYSTEM
 from common.api.label_selector import LabelSelector
 
 METADATA_NAME = "kubernetes.io/metadata.name"
 """The label that API servers give each namespace: its name."""
 
 
-def picks(selector: LabelSelector, labels: Mapping[str, str], protected: Collection[str]) -> bool:
-    """`protected`: the names of such namespaces."""
-    if not label_selector.matches(selector, labels):
-        return False
-    return labels.get(METADATA_NAME) not in protected or bool(picked_by_name(selector))
+class Exempt(msgspec.Struct, frozen=True):
+    """Namespaces that no selector picks. `unless_named`: but one that says their names.
+
+    In a user cluster, a tenant could run pods in kube-system to escape its quotas, and nothing that SeedQuota needs is
+    there. On the seed, no quota may keep SeedQuota itself from starting.
+    """
+
+    names: frozenset[str] = frozenset()
+    unless_named: bool = False
+
+    def of(self, selector: LabelSelector) -> frozenset[str]:
+        return frozenset() if self.unless_named and picked_by_name(selector) else self.names
+
+
+OF_USER_CLUSTERS: Final = Exempt(frozenset({KUBE_SYSTEM}), unless_named=True)
+
+
+def picks(selector: LabelSelector, labels: Mapping[str, str], exempt: Exempt) -> bool:
+    return label_selector.matches(selector, labels) and labels.get(METADATA_NAME) not in exempt.of(selector)
 
 
 def picked_by_name(selector: LabelSelector) -> frozenset[str]:

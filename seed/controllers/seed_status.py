@@ -24,7 +24,7 @@ from common.kube.controller.reflector import Reflector
 from common.runtime.metrics import build_version
 from common.runtime.waiting import within
 from seed.cache.clusters import ClusterCache
-from seed.cache.source_keys import CLUSTER_API, OF_SEED, is_hosted
+from seed.cache.source_keys import CLUSTER_API, OF_SEED, OWN_API_SERVER, is_hosted
 from seed.registration import withdrawal
 from seed.registration.health import Proof, unseen, webhook_serving
 
@@ -104,15 +104,18 @@ class SeedStatus:
         found = self._conditions(copy, before)
         now = time.monotonic()
         version, clusters = build_version(), self._cluster_cache.count_clusters()
+        exempt = sorted(self._cluster_cache.exempt(OWN_API_SERVER).names)
         left = 0.0
         if self._said is not None and self._said[0] == copy.metadata.uid:
             left = self._said[1] + EVERY - now
-        if left > 0 and (version, clusters, found) == (before.version, before.clusters, before.conditions):
+        said = before.version, before.clusters, before.exempt_namespaces, before.conditions
+        if left > 0 and (version, clusters, exempt, found) == said:
             return left
         status: dict[str, object] = {
             "lastSeenTime": conditions.now(),
             "version": version,
             "clusters": clusters,
+            "exemptNamespaces": exempt,
             "conditions": found,
         }
         body: dict[str, object] = {"metadata": {"name": copy.metadata.name, "uid": copy.metadata.uid}}

@@ -7,7 +7,7 @@ in other namespaces, and of other kinds, never waits. All of them lead to the sa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -17,7 +17,7 @@ from common.kube.client.resource import Resource
 from common.quota import object_names, scopes
 from common.quota.object_names import PODS, RESOURCE_QUOTAS, GroupResource
 from seed.cache.quota import Quota
-from seed.cache.selected import METADATA_NAME, picked_by_name
+from seed.cache.selected import METADATA_NAME, Exempt, picked_by_name
 from seed.evaluators.namespaced import CREATE, UPDATE
 from seed.evaluators.persistent_volume_claims import CLASS_ANNOTATION
 from seed.evaluators.registry import evaluator_of
@@ -98,12 +98,10 @@ def _asked(counted: GroupResource) -> Iterable[tuple[str, str]]:
     return ((part, operation) for part, operations in evaluator.asked_of.items() for operation in operations)
 
 
-def desired(
-    quotas: Sequence[Quota], server: WebhookServer, caller: str, *, protected: Sequence[str]
-) -> WebhookConfiguration:
+def desired(quotas: Sequence[Quota], server: WebhookServer, caller: str, *, exempt: Exempt) -> WebhookConfiguration:
     """`quotas`: those that count namespaces of the cluster. `caller`: whom the token in the URL proves.
-    `protected`: see seed/cache/selected.py. It holds a token: never log it."""
-    entries = _entries([limits_of(quota) for quota in quotas], protected)
+    It holds a token: never log it."""
+    entries = _entries([limits_of(quota) for quota in quotas], exempt)
     webhooks: list[Webhook] = []
     for number, (selector, asked) in enumerate(entries):
         updates = frozenset(rule for rule in asked if _is_update(*rule))
@@ -187,7 +185,7 @@ def _rules(asked: Rules) -> list[Rule]:
     ]
 
 
-def _entries(limits: Iterable[Limits], protected: Sequence[str]) -> list[tuple[dict[str, object], Rules]]:
+def _entries(limits: Iterable[Limits], exempt: Exempt) -> list[tuple[dict[str, object], Rules]]:
     """Selectors as an API server has them, and what is asked in their namespaces; once of a namespace, if possible.
 
     Quotas of one selector share an entry. So do those that ask the same of the values of one label. If there would be
@@ -211,9 +209,9 @@ def _entries(limits: Iterable[Limits], protected: Sequence[str]) -> list[tuple[d
     found += [(selector, asked) for selector, asked in wanted if _one_label(selector) is None]
     if len(found) > MAX_WEBHOOKS:
         named = frozenset(name for selector, _ in found for name in picked_by_name(selector))
-        rest = [name for name in protected if name not in named]
+        rest = exempt.names - named if exempt.unless_named else exempt.names
         return [(_wire(LabelSelector(), rest), frozenset(rule for _, asked in found for rule in asked))]
-    return [(_wire(selector, () if picked_by_name(selector) else protected), asked) for selector, asked in found]
+    return [(_wire(selector, exempt.of(selector)), asked) for selector, asked in found]
 
 
 def _one_label(selector: LabelSelector) -> tuple[str, Sequence[str]] | None:
@@ -226,13 +224,13 @@ def _one_label(selector: LabelSelector) -> tuple[str, Sequence[str]] | None:
     return None
 
 
-def _wire(selector: LabelSelector, protected: Sequence[str]) -> dict[str, object]:
+def _wire(selector: LabelSelector, exempt: Collection[str]) -> dict[str, object]:
     written: dict[str, object] = {}
     if selector.match_labels:
         written["matchLabels"] = dict(selector.match_labels)
     expressions: list[object] = msgspec.json.decode(msgspec.json.encode(selector.match_expressions))
-    if protected:
-        expressions.append({"key": METADATA_NAME, "operator": "NotIn", "values": sorted(protected)})
+    if exempt:
+        expressions.append({"key": METADATA_NAME, "operator": "NotIn", "values": sorted(exempt)})
     if expressions:
         written["matchExpressions"] = expressions
     return written

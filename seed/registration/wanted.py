@@ -7,6 +7,7 @@ from typing import Protocol
 
 from common.api.types import UserCluster
 from seed.cache.quota import Quota
+from seed.cache.selected import Exempt
 from seed.cache.source_keys import OWN_API_SERVER
 from seed.evaluators.clusters import Kind
 from seed.registration import allocations, cluster_api, clusters, namespaces
@@ -69,11 +70,11 @@ class WantedConfigurations:
         return self._reached_from_seed(cluster_api.desired(self._server_for(cluster_api.CALLER)))
 
     def for_namespaces(
-        self, cluster: str, caller: str, quotas: Sequence[Quota], protected: Sequence[str]
+        self, cluster: str, caller: str, quotas: Sequence[Quota], exempt: Exempt
     ) -> WebhookConfiguration:
         """For objects in the namespaces that these quotas select. `cluster` is a key, the token proves `caller`."""
         own = cluster == OWN_API_SERVER
-        configuration = namespaces.desired(quotas, self._server_for(caller, own), caller, protected=protected)
+        configuration = namespaces.desired(quotas, self._server_for(caller, own), caller, exempt=exempt)
         return self._reached_from_seed(configuration) if own else configuration
 
     def for_clusters(self) -> WebhookConfiguration:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from common.api.cluster_identity import KUBE_SYSTEM
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed
 from common.kube.client.resource import by_name
@@ -22,6 +21,7 @@ from common.quota.object_names import GroupResource
 from common.runtime.waiting import within
 from seed.cache.namespaces import NAMESPACES, Namespace
 from seed.cache.quota import Quota
+from seed.cache.selected import OF_USER_CLUSTERS, Exempt
 from seed.cache.source_keys import generation_of
 from seed.evaluators.namespaced import Terms
 from seed.evaluators.registry import evaluator_of
@@ -94,14 +94,13 @@ class ClusterObjects:
         cluster: Cluster,
         on_list: Callable[[], None],
         *,
-        protected: Collection[str] = (KUBE_SYSTEM,),
+        exempt: Exempt = OF_USER_CLUSTERS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`protected`: see seed/cache/selected.py."""
         self.key = key
         self._cluster = cluster
         self._on_list = on_list
-        self._protected = protected
+        self._exempt = exempt
         self._clock = clock
         self.namespaces: Reflector[Namespace] = Reflector(cluster, NAMESPACES, on_change=self._namespace_changed)
         self.informers: dict[GroupResource, KindInformer] = {}
@@ -138,7 +137,7 @@ class ClusterObjects:
         self._counting.add(counting)
         self._follow()
         for namespace in self.namespaces.store.values():
-            if counting.quota.selects(namespace.metadata.labels, self._protected):
+            if counting.quota.selects(namespace.metadata.labels, self._exempt):
                 self._enter(counting, namespace.metadata.name)
 
     def discard(self, counting: QuotaNamespaces) -> None:
@@ -174,7 +173,7 @@ class ClusterObjects:
         if found is None:
             return None
         inside = await self._cluster.find(NAMESPACES, namespace)
-        if inside is None or not quota.selects(inside.metadata.labels, self._protected):
+        if inside is None or not quota.selects(inside.metadata.labels, self._exempt):
             return None
         return generation_of(found.metadata)
 
@@ -208,7 +207,7 @@ class ClusterObjects:
         name = namespace.metadata.name
         for counting in list(self._counting):
             before = counting in self._selecting.get(name, ())
-            after = change.new is not None and counting.quota.selects(change.new.metadata.labels, self._protected)
+            after = change.new is not None and counting.quota.selects(change.new.metadata.labels, self._exempt)
             if after and not before:
                 self._enter(counting, name)
                 counting.on_change(counting, False)

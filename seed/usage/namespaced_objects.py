@@ -22,6 +22,7 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
+from seed.cache.selected import Exempt
 from seed.cache.source_keys import OWN_API_SERVER, namespaces_key, parse_object
 from seed.evaluators.namespaced import Terms
 from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
@@ -277,12 +278,12 @@ class NamespacedSources(Mapping[str, UsageSource]):
                 if not self._cluster_cache.takes_part(key):
                     await changed.wait()
                     continue
-                protected = self._cluster_cache.protected(key)
-                objects = ClusterObjects(key, cluster, lambda: self.look(key), protected=protected)
+                exempt = self._cluster_cache.exempt(key)
+                objects = ClusterObjects(key, cluster, lambda: self.look(key), exempt=exempt)
                 self._objects[key] = objects
                 self._connection_changed(key)
                 try:
-                    ended = await first_of(objects.run(), self._until_left(key))
+                    ended = await first_of(objects.run(), self._until_left(key, exempt))
                     ended.result()
                 finally:
                     if self._objects.get(key) is objects:
@@ -296,11 +297,12 @@ class NamespacedSources(Mapping[str, UsageSource]):
         for source in list(self._by_cluster.get(cluster, {}).values()):
             source.look()
 
-    async def _until_left(self, key: str) -> None:
+    async def _until_left(self, key: str, exempt: Exempt) -> None:
+        """Or until other namespaces are exempt."""
         changed = asyncio.Event()
         stop = self._cluster_cache.on_participants(changed.set)
         try:
-            while self._cluster_cache.takes_part(key):
+            while self._cluster_cache.takes_part(key) and self._cluster_cache.exempt(key) == exempt:
                 changed.clear()
                 await changed.wait()
         finally:

@@ -103,6 +103,7 @@ CLOUDS: dict[str, object] = {
     },
     "projectLabel": "example.com/project",
     "localCopies": {"enabled": False},
+    "exemptNamespaces": ["cni", "cert-manager"],
     "inFlightWindow": "1m10s",
 }
 

@@ -166,8 +166,8 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 timeout_seconds=10,
                 break_glass_group="seedquota:break-glass",
             )
-            protected = world.cluster_cache.protected(OWN_API_SERVER)
-            return namespaces.desired(quotas, asked, OWN_API_SERVER, protected=protected)
+            exempt = world.cluster_cache.exempt(OWN_API_SERVER)
+            return namespaces.desired(quotas, asked, OWN_API_SERVER, exempt=exempt)
 
         asking = NamespacedWebhook(
             cluster,

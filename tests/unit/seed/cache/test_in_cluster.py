@@ -12,7 +12,10 @@ from common.api.labels import MASTER_SEEN_ANNOTATION, UID_LABEL
 from common.api.types import ResourceQuota, SeedCopy
 from common.kube.client.api_client import Cluster
 from common.kube.controller.store import Change
+from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
+from seed.cache.selected import OF_USER_CLUSTERS
+from seed.cache.source_keys import OWN_API_SERVER
 
 
 def quota(uid: str = "original", **labels: str) -> ResourceQuota:
@@ -33,7 +36,8 @@ def seed(**spec: object) -> SeedCopy:
 
 class World:
     def __init__(self) -> None:
-        self.quota_cache = QuotaCache(cast(Cluster, SimpleNamespace(name="eu-1")))
+        self.cluster = cast(Cluster, SimpleNamespace(name="eu-1"))
+        self.quota_cache = QuotaCache(self.cluster)
 
     def seed_is(self, now: SeedCopy | None, before: SeedCopy | None = None) -> None:
         self.quota_cache._seed_changed(Change(before, now))
@@ -134,3 +138,25 @@ def test_a_sign_of_the_master_is_one_that_differs_from_the_one_before(
     world.seed_is(None, second)
     world.seed_is(third, second)
     assert world.quota_cache.master_seen_at == 2.0
+
+
+def test_the_masters_namespace_is_exempt_where_the_master_is_in_this_api_server(world: World) -> None:
+    """Otherwise the master could not start: its pods would wait for the seed, which waits for the master."""
+    clusters = ClusterCache(world.cluster, world.quota_cache, ["seedquota", "cni"])
+    told: list[str] = []
+    clusters.on_participants(lambda: told.append("again"))
+    before = clusters.exempt(OWN_API_SERVER)
+    assert before.names == {"kube-system", "seedquota", "cni"}
+    copy = msgspec.convert(
+        {
+            "metadata": {"name": "eu-1", "uid": "s"},
+            "spec": {"inCluster": True},
+            "status": {"masterNamespace": "seedquota-master"},
+        },
+        SeedCopy,
+    )
+    world.quota_cache.seed.store._replace({"eu-1": copy})
+    world.seed_is(copy)
+    assert clusters.exempt(OWN_API_SERVER).names == before.names | {"seedquota-master"}
+    assert told, "whoever follows the namespaces looks again"
+    assert clusters.exempt("alpha/c1") == OF_USER_CLUSTERS

@@ -1,4 +1,4 @@
-"""Namespaces that a cluster needs to run are picked only by name."""
+"""Namespaces that a cluster needs to run are exempt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.api.label_selector import LabelRequirement, LabelSelector
-from seed.cache.selected import METADATA_NAME, ByLabel, picks
+from seed.cache.selected import METADATA_NAME, OF_USER_CLUSTERS, ByLabel, Exempt, picks
 
 SYSTEM = {METADATA_NAME: "kube-system", "owner": "ann"}
 WEB = {METADATA_NAME: "web", "owner": "ann"}
@@ -29,11 +29,14 @@ def named(*names: str, operator: str = "In") -> LabelSelector:
         (named("other", operator="NotIn"), True, False),
     ],
 )
-def test_a_protected_namespace_is_picked_where_the_selector_gives_its_name(
+def test_an_exempt_namespace_is_picked_in_a_user_cluster_alone_and_by_its_name(
     selector: LabelSelector, web: bool, system: bool
 ) -> None:
-    assert picks(selector, WEB, ["kube-system"]) == web
-    assert picks(selector, SYSTEM, ["kube-system"]) == system
+    assert picks(selector, WEB, OF_USER_CLUSTERS) == web
+    assert picks(selector, SYSTEM, OF_USER_CLUSTERS) == system
+    on_the_seed = Exempt(frozenset({"kube-system", "cni"}))
+    assert picks(selector, WEB, on_the_seed) == web
+    assert not picks(selector, SYSTEM, on_the_seed), "no quota keeps the seed from starting, whatever it names"
 
 
 LABELS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xy"))
@@ -52,7 +55,7 @@ def test_what_picks_a_namespace_is_among_its_candidates_once(selectors: list[Lab
     named = {str(number): selector for number, selector in enumerate(selectors)}
     found = ByLabel(named.items()).candidates(labels)
     assert len(found) == len(set(found))
-    assert {name for name, selector in named.items() if picks(selector, labels, ())} <= set(found)
+    assert {name for name, selector in named.items() if picks(selector, labels, Exempt())} <= set(found)
 
 
 def test_selectors_of_other_owners_are_not_looked_at() -> None:

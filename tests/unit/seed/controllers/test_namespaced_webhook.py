@@ -13,6 +13,7 @@ import pytest
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound, Unavailable
 from seed.cache.quota import Quota
+from seed.cache.selected import Exempt
 from seed.controllers import namespaced_webhook as module
 from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.registration import namespaces
@@ -38,7 +39,7 @@ class Server:
 
 def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
     server = WebhookServer(base_url="https://seed.example.com", token=lambda _kind: "token", ca_bundle=b"CA")
-    return namespaces.desired(quotas, server, "uid", protected=())
+    return namespaces.desired(quotas, server, "uid", exempt=Exempt())
 
 
 class Site:

@@ -9,6 +9,7 @@ import pytest
 
 from common.api.types import ResourceQuota
 from seed.cache.quota import Quota, parse_quota
+from seed.cache.selected import OF_USER_CLUSTERS, Exempt
 from seed.evaluators.persistent_volume_claims import ClaimSpec
 from seed.evaluators.resource_claims import ClaimSpec as DeviceClaimSpec
 from seed.evaluators.services import ServiceSpec
@@ -33,11 +34,13 @@ def quota(selector: dict, limits: str = "pods", **spec: object) -> Quota:
     return found
 
 
-def configured(*quotas: Quota, token: str = "t", break_glass_group: str = "sre") -> WebhookConfiguration:
+def configured(
+    *quotas: Quota, token: str = "t", break_glass_group: str = "sre", exempt: Exempt = OF_USER_CLUSTERS
+) -> WebhookConfiguration:
     server = WebhookServer(
         base_url="https://seed", token=lambda _kind: token, ca_bundle=b"ca", break_glass_group=break_glass_group
     )
-    return desired(quotas, server, "u", protected=["kube-system"])
+    return desired(quotas, server, "u", exempt=exempt)
 
 
 def asked(configuration: WebhookConfiguration) -> list[tuple[Any, list[tuple[str, list[str], list[str]]]]]:
@@ -123,6 +126,16 @@ def test_more_selectors_than_an_api_server_should_evaluate_become_one_webhook() 
 def test_kube_system_is_asked_about_only_where_a_selector_names_it(selector: dict, is_excluded: bool) -> None:
     ((found, _),) = asked(configured(quota(selector)))
     assert (NOT_SYSTEM in found["matchExpressions"]) == is_excluded
+
+
+@pytest.mark.parametrize("selectors", [1, MAX_WEBHOOKS + 1])
+def test_no_quota_has_a_seed_ask_about_what_it_needs_to_start(selectors: int) -> None:
+    name = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["cni"]}
+    quotas = [
+        quota({"matchExpressions": [name, {"key": f"k{number}", "operator": "Exists"}]}) for number in range(selectors)
+    ]
+    ((selector, _),) = asked(configured(*quotas, exempt=Exempt(frozenset({"kube-system", "cni"}))))
+    assert {**NOT_SYSTEM, "values": ["cni", "kube-system"]} in selector["matchExpressions"]
 
 
 @pytest.mark.parametrize(
