@@ -12,7 +12,8 @@ from seed.cache.source_keys import shown
 from seed.usage.source import NOT_LISTED, UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
-BUSY_INTERVAL = 0.25  # ... where it changes without a pause: each costs two API servers as much as several Machines
+BUSY_INTERVAL = 0.25  # ... under load: each costs two API servers as much as several Machines
+WRITES_OF_ONE = 2  # to the account, of one object: it is admitted, then counted
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 
 MAX_NAMED = 32  # sources of each kind: what a status takes
@@ -58,9 +59,13 @@ class Published(msgspec.Struct, frozen=True):
     pause: float = USE_INTERVAL
 
 
-def pause_after(before: Published | None, now: float) -> float:
-    """Of a publication at `now`: twice as long as the last if it follows that one at once."""
-    if before is None or now - before.at >= 2 * before.pause:
+def pause_after(before: Published | None, said: Report, now: float) -> float:
+    """Of a publication at `now`: twice as long as the last if it follows that one at once, and several objects changed
+    meanwhile. Who creates one after the other waits for no pause."""
+    known = before.report if before is not None else None
+    if before is None or known is None or now - before.at >= 2 * before.pause:
+        return USE_INTERVAL
+    if said.sequence - known.sequence <= WRITES_OF_ONE:
         return USE_INTERVAL
     return min(2 * before.pause, BUSY_INTERVAL)
 

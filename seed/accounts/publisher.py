@@ -92,7 +92,7 @@ class Publisher:
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
-        pause = pause_after(before, now)
+        pause = pause_after(before, said, now)
         self._published[quota.key.uid] = Published(quota.copy_uid, None, facts, now, pause)
         body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
         try:

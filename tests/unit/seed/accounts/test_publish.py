@@ -18,6 +18,7 @@ from seed.accounts.publish import (
     BUSY_INTERVAL,
     QUIET_INTERVAL,
     USE_INTERVAL,
+    WRITES_OF_ONE,
     Published,
     Sources,
     pause_after,
@@ -55,17 +56,30 @@ def test_use_goes_soon_and_what_moves_no_total_later() -> None:
     assert after(changed(used={"cpu": 3}, reserved={"cpu": 1})) == QUIET_INTERVAL
 
 
-def test_use_that_changes_without_a_pause_is_reported_less_often() -> None:
+def published_again_and_again(writes: int) -> tuple[list[float], Published, float]:
+    """The pauses, the last publication and its time, where the account is written so often between two of them."""
     published, now, pauses = BEFORE, 0.0, []
     for _ in range(5):
         now += published.pause + 0.02  # a write takes a moment
-        pause = pause_after(published, now)
-        published = Published("copy", SAID, Sources(), now, pause)
+        assert published.report is not None
+        said = msgspec.structs.replace(published.report, sequence=published.report.sequence + writes)
+        pause = pause_after(published, said, now)
+        published = Published("copy", said, Sources(), now, pause)
         pauses.append(pause)
+    return pauses, published, now
+
+
+def test_objects_that_are_created_one_after_the_other_are_each_reported_soon() -> None:
+    pauses, _, _ = published_again_and_again(WRITES_OF_ONE)
+    assert pauses == [USE_INTERVAL] * 5
+
+
+def test_use_that_changes_without_a_pause_is_reported_less_often() -> None:
+    pauses, published, now = published_again_and_again(WRITES_OF_ONE + 1)
     assert pauses == [0.1, 0.2, BUSY_INTERVAL, BUSY_INTERVAL, BUSY_INTERVAL]
     assert publish_in(published, changed(used={"cpu": 5}), Sources(), SAID, now) == pytest.approx(BUSY_INTERVAL)
     assert publish_in(published, changed(nonce="n"), Sources(), SAID, now) == 0.0, "somebody waits for it"
-    assert pause_after(published, now + 2 * BUSY_INTERVAL) == USE_INTERVAL
+    assert pause_after(published, changed(), now + 2 * BUSY_INTERVAL) == USE_INTERVAL
 
 
 def test_what_may_not_have_arrived_is_said_again() -> None:
