@@ -33,7 +33,6 @@ from seed.accounts.publish import (
 from seed.cache.clusters import ClusterCache
 from seed.cache.quota import NAMESPACES, Quota
 from seed.cache.source_keys import shown
-from seed.usage.namespaced_objects import NamespacedSource
 from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
@@ -159,10 +158,10 @@ def _stale(sources: Iterable[UsageSource], account: Account, now: float) -> tupl
 def _largest_namespaces(sources: Iterable[UsageSource], quota: Quota) -> tuple[tuple[NamespaceUse, ...], int]:
     """And how many others there are that use something."""
     found = [
-        ((source.cluster, namespace), limited)
+        ((counted.cluster, namespace), limited)
         for source in sources
-        if isinstance(source, NamespacedSource)
-        for namespace, used in source.totals.by_namespace.items()
+        if (counted := source.in_namespaces) is not None
+        for namespace, used in counted.totals.by_namespace.items()
         if (limited := resources.only(used, quota.limits))
     ]
     lines = tuple(
@@ -175,10 +174,10 @@ def _largest_namespaces(sources: Iterable[UsageSource], quota: Quota) -> tuple[t
 def _without_quota(sources: Iterable[UsageSource]) -> tuple[tuple[NamespaceLack, ...], int]:
     """The first namespaces that lack a core ResourceQuota for something, and how many more there are."""
     found = sorted(
-        (source.cluster, namespace, lacking)
+        (counted.cluster, namespace, lacking)
         for source in sources
-        if isinstance(source, NamespacedSource)
-        for namespace, lacking in source.lacking.items()
+        if (counted := source.in_namespaces) is not None
+        for namespace, lacking in counted.lacking.items()
     )
     lines = (NamespaceLack(cluster=each[0], namespace=each[1], resources=each[2]) for each in found[:MAX_NAMED])
     return tuple(lines), max(len(found) - MAX_NAMED, 0)

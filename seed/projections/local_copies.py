@@ -20,7 +20,6 @@ from seed.projections.copies import EVERY
 from seed.projections.local_quota import Known
 from seed.projections.namespace_copies import NamespaceCopies, Selection
 from seed.projections.pace import Pace
-from seed.usage.namespaced_objects import NamespacedSource
 from seed.usage.source import UsageSource
 from seed.usage.user_cluster import Source
 
@@ -148,11 +147,12 @@ class LocalCopies:
             key = namespaces_key(quota.key.uid, cluster)
             source = sources.get(key)
             known = self._known_of(quota, key, source is not None and source.current)
-            names = source.namespaces if isinstance(source, NamespacedSource) else None
+            counted = source.in_namespaces if source is not None else None
+            names = counted.namespaces if counted is not None else None
             here = None
-            if isinstance(source, NamespacedSource) and names is not None and known.account is not None:
+            if counted is not None and names is not None and known.account is not None:
                 reserved = accounts.of_source(known.account, key)
-                totals = source.totals
+                totals = counted.totals
                 used = local_quota.by_namespace(totals.by_namespace, reserved, totals.seen(reserved))
                 here = {name: used.get(name, {}) for name in names}
             yield Selection(local=local_quota.desired(known), here=here, master_silent=known.master_silent or 0.0)

@@ -11,7 +11,7 @@ from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from common.runtime.lru import LruDict
 from seed.evaluators import allocations
-from seed.usage.machine_totals import MAX_REMEMBERED
+from seed.usage.source import MAX_REMEMBERED
 
 
 class _Counted(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from common.runtime.lru import LruDict
 from seed.evaluators.clusters import RESOURCE, Owned
-from seed.usage.machine_totals import MAX_REMEMBERED
+from seed.usage.source import MAX_REMEMBERED
 
 
 class ClusterTotals:

@@ -15,9 +15,9 @@ from common.runtime.lru import LruDict
 from seed.machines.footprint import footprint, least
 from seed.machines.machine_controller import Machine
 from seed.providers.size import CONDITIONS, Footprint, NotSized, ProviderUnavailable
+from seed.usage.source import MAX_REMEMBERED
 from seed.usage.unadmitted import Unadmitted
 
-MAX_REMEMBERED = 20_000  # deleted Machines whose reservation may still turn up
 MAX_UNSIZED_NAMED = 5
 
 

@@ -72,6 +72,10 @@ class NamespacedSource:
         return self._counted.totals if self._counted is not None else self._nothing
 
     @property
+    def in_namespaces(self) -> NamespacedSource:
+        return self
+
+    @property
     def lacking(self) -> dict[str, list[str]]:
         """By namespace, what of the quota's promises no core ResourceQuota has."""
         counted = self._counted

@@ -81,7 +81,9 @@ class SharedInformers(ABC):
 
 
 class SharedInformerSource:
-    """The part of a source (`seed.usage.user_cluster.UsageSource`) that its watch caches answer."""
+    """The part of a source (`seed.usage.source.UsageSource`) that its watch caches answer."""
+
+    in_namespaces: None = None
 
     def __init__(self, caches: SharedInformers) -> None:
         self._caches = caches

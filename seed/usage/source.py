@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -12,6 +12,7 @@ from common.quota.resources import ResourceList
 from seed.cache.consumer import Consumer
 from seed.usage.unadmitted import Unadmitted
 
+MAX_REMEMBERED = 20_000  # deleted objects of a source whose reservation may still turn up
 NOT_LISTED = "ResourceNotListed"  # the reason of a source that can be reached, and of which something cannot be listed
 
 
@@ -60,6 +61,29 @@ class Usage(Protocol):
         """What those that are there take in it."""
 
 
+class TotalsByNamespace(Usage, Protocol):
+    @property
+    def by_namespace(self) -> Mapping[str, ResourceList]: ...
+
+
+class InNamespaces(Protocol):
+    """What a source that counts objects in namespaces says of each."""
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def totals(self) -> TotalsByNamespace: ...
+
+    @property
+    def namespaces(self) -> Sequence[str] | None:
+        """Those that it counts, without those that are being deleted; None while that is not known."""
+
+    @property
+    def lacking(self) -> Mapping[str, list[str]]:
+        """By namespace, what of the quota's promises no core ResourceQuota has."""
+
+
 class UsageSource(Protocol):
     """What counting needs of a source, whatever it follows."""
 
@@ -71,6 +95,10 @@ class UsageSource(Protocol):
 
     @property
     def totals(self) -> Usage: ...
+
+    @property
+    def in_namespaces(self) -> InNamespaces | None:
+        """None where it counts no objects in namespaces."""
 
     @property
     def counted(self) -> bool:

@@ -54,6 +54,8 @@ class Source:
     ApiError. `on_change(source, freed)` tells of a new sum, `on_state(source)` that it is followed now, or no more.
     """
 
+    in_namespaces: None = None
+
     def __init__(
         self,
         seed: Cluster,
