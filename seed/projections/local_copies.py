@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
@@ -21,9 +22,18 @@ from seed.projections.local_quota import Known
 from seed.projections.namespace_copies import NamespaceCopies, Selection
 from seed.projections.pace import Pace
 from seed.usage.source import UsageSource
-from seed.usage.user_cluster import Source
 
 IN_NAMESPACES_PER_SECOND = 25  # writes in namespaces, in all clusters together
+
+
+class SourceOfCluster(UsageSource, Protocol):
+    @property
+    def on_seed(self) -> bool:
+        """The seed itself holds this cluster's Machines."""
+
+    @property
+    def namespace(self) -> str:
+        """Where copies are in that cluster."""
 
 
 class LocalCopies:
@@ -102,7 +112,9 @@ class LocalCopies:
             if self._in_namespaces.get(key) is copies:
                 del self._in_namespaces[key]
 
-    def follow(self, source: Source, cluster: Cluster, on_state: Callable[[], None]) -> asyncio.Task[None] | None:
+    def follow(
+        self, source: SourceOfCluster, cluster: Cluster, on_state: Callable[[], None]
+    ) -> asyncio.Task[None] | None:
         """Through this connection, until the task is cancelled. None for the seed's own Machines."""
         if source.on_seed:
             return None
@@ -126,7 +138,7 @@ class LocalCopies:
 
         return asyncio.create_task(keep(), name=f"local copies of {source.key}")
 
-    def _known(self, source: Source) -> Iterator[Known]:
+    def _known(self, source: SourceOfCluster) -> Iterator[Known]:
         for quota in self._registry.quotas_of(source.consumer):
             yield self._known_of(quota, source.key, source.current)
 
