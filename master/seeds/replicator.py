@@ -285,11 +285,12 @@ class CopySync:
         return any(quota.metadata.uid not in here for quota in successors)
 
     def _review_predecessors(self, arrived: str) -> None:
-        copy = self._there.quotas.store.get(arrived)
-        if copy is None:
+        """Of what the master has, and of nothing else: what waits, or is not ours, would be looked at without end."""
+        ours = self._caches.quotas.store
+        if (copy := self._there.quotas.store.get(arrived)) is None or arrived not in ours:
             return
         for other in self._there.quotas.store.by_index(BY_SUBJECT, "/".join(subject_of(copy))):
-            if other.metadata.name not in self._caches.quotas.store:
+            if other.metadata.name not in ours and other.metadata.labels.get(UID_LABEL):
                 self._quotas.queue.add(("resourcequotas", other.metadata.name))
 
     async def _delete(self, key: Key, actual: Object, *, released: bool) -> None:

@@ -9,6 +9,7 @@ import io
 import json
 import re
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 import pytest_asyncio
@@ -41,7 +43,9 @@ from common.runtime import waiting
 from common.runtime.metrics import build_version
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
+from devcluster.network import free_port
 from devcluster.objects import rights
+from devcluster.processes import ProcessGroup
 from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, MasterQuota, QuotaCopy
 from master.manager import LEASE, Master
 from master.quotas import publish_delay
@@ -330,6 +334,40 @@ async def test_quota_and_project_are_copied_to_every_seed_and_follow_every_chang
 
 async def _names(cluster: Cluster, names: list[str]) -> bool:
     return [found.metadata.name for found in (await cluster.list(PROJECTS)).items] == names
+
+
+async def test_a_quota_that_somebody_made_on_a_seed_stops_nothing(world: World, tmp_path: Path) -> None:
+    """The program goes on to say that it lives, and serves that seed and the others."""
+    us = world.admin["us-1"]
+    spec = {"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "3"}}
+    made = await us.create(QUOTA_COPIES, {"metadata": {"name": "by-hand"}, "spec": spec})
+    (kubeconfig := tmp_path / "kubeconfig").write_text(world.server("master").kubeconfig(USER))
+    health = f"127.0.0.1:{free_port()}"
+    options = (f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}", f"--health-address={health}")
+    programs = ProcessGroup()
+    programs.spawn([sys.executable, "-m", "master", *options], log=tmp_path / "master.log", cwd=CHARTS.parent)
+    try:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as client:
+
+            async def healthy() -> bool:
+                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                    async with client.get(f"http://{health}/healthz") as answer:
+                        return answer.status == 200
+                return False
+
+            await until(healthy)
+            for seed in ("eu-1", "us-1"):
+                await world.add_seed(seed, server=seed)
+            await world.apply_quota("alpha", cpu="64")
+            for seed in ("eu-1", "us-1"):
+                await until(lambda seed=seed: world.copy(seed, "alpha"))
+            for _ in range(30):  # the look at what somebody made may come after the copies
+                assert await healthy()
+                await asyncio.sleep(0.1)
+        assert await world.copy("us-1", "by-hand") == made, "it is not the master's to change"
+    finally:
+        programs.close()
+        await us.delete(QUOTA_COPIES, "by-hand")
 
 
 async def test_a_quota_is_enforced_when_all_replicas_have_its_copy_as_it_is_now(world: World) -> None:

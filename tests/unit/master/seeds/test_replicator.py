@@ -148,6 +148,24 @@ async def test_the_one_that_waits_is_looked_at_when_the_other_has_come() -> None
     assert await seed.sync._quotas.queue.get() == (QUOTA, "old")
 
 
+async def test_what_the_master_has_not_makes_nothing_be_looked_at() -> None:
+    """A quota that somebody made on the seed by hand, and copies that wait: each would call for itself for ever."""
+    seed = Seed()
+    by_hand = msgspec.structs.replace(copy(quota("by-hand")), metadata=ObjectMeta(name="by-hand", uid="theirs"))
+    seen(seed.there, by_hand)
+    assert await seed.look("by-hand") is None
+    assert len(seed.sync._quotas.queue) == 0
+    seen(seed.there, copy(quota("old")))
+    seen(seed.there, copy(quota("older")))
+    assert await seed.look("old") is None
+    assert len(seed.sync._quotas.queue) == 0
+    seen(seed.master, quota("new"))
+    seen(seed.there, copy(quota("new")))
+    await seed.look("new")
+    queue = seed.sync._quotas.queue
+    assert {await queue.get() for _ in range(len(queue))} == {(QUOTA, "old"), (QUOTA, "older")}, "not what is not ours"
+
+
 async def test_a_copy_stays_while_a_default_quota_is_to_come() -> None:
     seed = Seed()
     seen(seed.there, copy(quota("old")))
