@@ -36,6 +36,16 @@ _RECONCILE_SECONDS = Histogram(
     ["controller"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+_THROTTLED = Counter(
+    "seedquota_workqueue_throttled_total",
+    "Times that a key had to wait because it was reconciled more than 10 times a second.",
+    ["controller"],
+)
+_UNEXPECTED = Counter(
+    "seedquota_unexpected_errors_total",
+    "Errors that the program did not expect, by the part of it in which they were. The other parts go on.",
+    ["part"],
+)
 _LONGEST_STALL = Gauge(
     "seedquota_event_loop_longest_stall_seconds",
     "Longest time in the last one to two minutes for which the event loop did nothing else than one piece of work.",
@@ -66,6 +76,14 @@ def reconciled(controller: str, result: str, seconds: float) -> None:
     """Fits `Controller.on_reconcile`."""
     _RECONCILES.labels(controller, result).inc()
     _RECONCILE_SECONDS.labels(controller).observe(seconds)
+
+
+def throttled(controller: str) -> None:
+    _THROTTLED.labels(controller).inc()
+
+
+def unexpected(part: str) -> None:
+    _UNEXPECTED.labels(part).inc()
 
 
 def watch_leader(leads: Callable[[], bool]) -> None:

@@ -10,11 +10,14 @@ from typing import Generic, TypeVar
 
 from common.kube.client.errors import ApiError, Conflict
 from common.kube.controller.workqueue import WorkQueue
-from common.runtime import metrics
+from common.runtime import metrics, unexpected
+from common.runtime.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
+
+OFTEN_LOGGED = 1 / 60  # a second, of each controller
 
 # (controller, "ok" | "error", seconds)
 ReconcileHook = Callable[[str, str, float], None]
@@ -39,6 +42,8 @@ class Controller(Generic[K]):
         self.name = name
         self.queue: WorkQueue[K] = queue if queue is not None else WorkQueue()
         metrics.watch_queue(name, self.queue)
+        self.queue.on_often = self._note_often
+        self._often_logged = TokenBucket(OFTEN_LOGGED, 1)
         self._reconcile = reconcile
         self._workers = workers
         self._timeout = timeout
@@ -76,19 +81,28 @@ class Controller(Generic[K]):
         except TimeoutError as error:
             late = f"not done within {self._timeout:g} s"
             self._failed(key, TimeoutError(late) if deadline.expired() else error, logging.WARNING)
+        except asyncio.CancelledError as error:
+            if not unexpected.is_contained(error):
+                raise
+            self._failed(key, error, logging.ERROR)  # else this worker would end, and nobody would know
         except Exception as error:  # noqa: BLE001 (the worker's outermost edge; logged in _failed)
             self._failed(key, error, logging.ERROR)
         finally:
             if self._on_reconcile is not None:
                 self._on_reconcile(self.name, result, time.monotonic() - started)
 
-    def _failed(self, key: K, error: Exception, level: int) -> None:
+    def _note_often(self, key: K) -> None:
+        metrics.throttled(self.name)
+        if self._often_logged.take(time.monotonic()):
+            log.warning("key is reconciled too often", extra={"controller": self.name, "key": str(key)})
+
+    def _failed(self, key: K, error: BaseException, level: int) -> None:
         at_least = error.retry_after or 0.0 if isinstance(error, ApiError) else 0.0
         seconds = self.queue.retry(key, at_least)
         log.log(
             level,
             "reconcile failed",
-            exc_info=error if level >= logging.ERROR else None,
+            exc_info=error if level >= logging.ERROR and unexpected.note(self.name) else None,
             extra={
                 "controller": self.name,
                 "key": str(key),

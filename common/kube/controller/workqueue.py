@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+
+# A key that comes more often than this has to wait each time: whatever adds it again and again leaves time for others.
+OFTEN = 100  # turns of one key within WINDOW
+WINDOW = 10.0  # seconds
+PAUSE = 0.05  # ... before each turn more
 
 
 class QueueFull(Exception):
@@ -19,7 +25,8 @@ class WorkQueue(Generic[K]):
     """Keys come out in the order they became ready.
 
     A key added while it is being worked on comes again when that is done. A key added now does not come again later
-    for an earlier `add_after`: whoever works on it sees everything, and may ask for another time.
+    for an earlier `add_after`: whoever works on it sees everything, and may ask for another time. `on_often` is called
+    for each turn that has to wait because the key had so many.
     """
 
     def __init__(self, *, max_keys: int = 100_000, first_backoff: float = 0.05, max_backoff: float = 60.0) -> None:
@@ -29,12 +36,15 @@ class WorkQueue(Generic[K]):
         self._max_backoff = max_backoff
         self._ready: deque[K] = deque()
         self._known: set[K] = set()  # waiting, delayed or worked on
-        self._waiting: set[K] = set()  # in _ready, or to be put there by done()
+        self._waiting: set[K] = set()  # in _ready, or to be put there by done() or after PAUSE
         self._working: set[K] = set()
         # When, beside it: for less than a millisecond uvloop makes a handle that does not know.
         self._delayed: dict[K, tuple[float, asyncio.Handle]] = {}
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
+        self.on_often: Callable[[K], None] = lambda _key: None
+        self._turns: dict[K, int] = {}  # of each key in this window
+        self._window_began = time.monotonic()
 
     def __len__(self) -> int:
         """How many keys are ready and not yet worked on."""
@@ -53,8 +63,7 @@ class WorkQueue(Generic[K]):
             delayed[1].cancel()
         self._waiting.add(key)
         if key not in self._working:
-            self._ready.append(key)
-            self._wake.set()
+            self._take_in(key)
 
     def add_after(self, key: K, seconds: float) -> None:
         """The earliest of several times counts. Raises QueueFull."""
@@ -89,22 +98,22 @@ class WorkQueue(Generic[K]):
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key; call `done` with it afterwards."""
-        while True:
-            if self._ready:
-                key = self._ready.popleft()
-                self._waiting.discard(key)
-                self._working.add(key)
-                return key
+        """The next key; call `done` with it afterwards. Others have their turn first, whatever is ready here."""
+        await asyncio.sleep(0)
+        while not self._ready:
             self._wake.clear()
             await self._wake.wait()
+        key = self._ready.popleft()
+        self._waiting.discard(key)
+        self._working.add(key)
+        self._turns[key] = self._turns_of(key) + 1
+        return key
 
     def done(self, key: K) -> None:
         """Ends the work on a key that `get` returned. Raises KeyError for another."""
         self._working.remove(key)
         if key in self._waiting:
-            self._ready.append(key)
-            self._wake.set()
+            self._take_in(key)
         elif key not in self._delayed:
             self._known.discard(key)
             self._failures.pop(key, None)  # a failed key is delayed; this one will not come back by itself
@@ -114,6 +123,24 @@ class WorkQueue(Generic[K]):
             if len(self._known) >= self._max_keys:
                 raise QueueFull(f"the queue knows {self._max_keys} keys already")
             self._known.add(key)
+
+    def _take_in(self, key: K) -> None:
+        if self._turns_of(key) < OFTEN:
+            self._make_ready(key)
+        else:
+            self.on_often(key)
+            asyncio.get_running_loop().call_later(PAUSE, self._make_ready, key)
+
+    def _make_ready(self, key: K) -> None:
+        self._ready.append(key)
+        self._wake.set()
+
+    def _turns_of(self, key: K) -> int:
+        now = time.monotonic()
+        if now - self._window_began >= WINDOW or len(self._turns) > self._max_keys:
+            self._window_began = now
+            self._turns.clear()
+        return self._turns.get(key, 0)
 
     def _due(self, key: K) -> None:
         self._delayed.pop(key, None)
