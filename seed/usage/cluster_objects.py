@@ -35,7 +35,7 @@ RIGHTS_OF_SECRETS = "bind the role of charts/rbac/user-cluster-secrets.yaml ther
 MOST_TEXT = 512  # characters of an API server's error
 FEW = 1_000  # moments that nothing waits for any more: tenants choose grace periods, also of years
 AFTER = 0.05  # seconds after an object ceases to count until it is looked at
-SOON, LATER = 0.1, 1.0  # ... between two looks at what is listed by now
+SOON = 0.1  # ... between two calls that tell what is listed by now
 LONGEST_WAIT = 60.0  # ... between two looks at the clock, which may be set
 
 
@@ -86,7 +86,7 @@ class QuotaNamespaces:
 
 
 class ClusterObjects:
-    """`run()` it. `on_list()` is called when something was listed, or cannot be."""
+    """`run()` it. `on_list()` is called after something was listed, or when it cannot be or can again."""
 
     def __init__(
         self,
@@ -102,7 +102,10 @@ class ClusterObjects:
         self._on_list = on_list
         self._exempt = exempt
         self._clock = clock
-        self.namespaces: Reflector[Namespace] = Reflector(cluster, NAMESPACES, on_change=self._namespace_changed)
+        self._news = asyncio.Event()
+        self.namespaces: Reflector[Namespace] = Reflector(
+            cluster, NAMESPACES, on_change=self._namespace_changed, on_state=self._news.set
+        )
         self.informers: dict[GroupResource, KindInformer] = {}
         self._tasks: dict[GroupResource, asyncio.Task[None]] = {}
         self._counting: set[QuotaNamespaces] = set()
@@ -110,7 +113,6 @@ class ClusterObjects:
         self._released: list[tuple[float, str, GroupResource, str]] = []  # a heap: when, uid, kind, key
         self._awaited: dict[str, float] = {}  # by uid: when it ceases to count
         self._sooner = asyncio.Event()
-        self._known: object = None  # what was listed, and problems, when `on_list` was called
         self._ended = False
 
     async def run(self) -> None:
@@ -121,11 +123,10 @@ class ClusterObjects:
         ]
         try:
             while True:
-                known = self.namespaces.synced.is_set(), self._synced(), self.problems()
-                if known != self._known:
-                    self._known = known
-                    self._on_list()
-                await asyncio.sleep(SOON if self._is_beginning() else LATER)
+                await self._news.wait()
+                self._news.clear()  # what comes from now on calls again
+                self._on_list()
+                await asyncio.sleep(SOON)
         finally:
             self._ended = True
             tasks = [*running, *self._tasks.values()]
@@ -186,20 +187,12 @@ class ClusterObjects:
         for kind in wanted - self.informers.keys():
             evaluator = evaluator_of(kind)
             if evaluator is not None and not self._ended:
-                informer = self.informers[kind] = KindInformer(self._cluster, evaluator, self._listener(kind))
+                informer = KindInformer(self._cluster, evaluator, self._listener(kind), self._news.set)
+                self.informers[kind] = informer
                 self._tasks[kind] = asyncio.create_task(informer.run(), name=f"{kind} of {self.key}")
 
     def _listener(self, kind: GroupResource) -> Callable[[Change[Any]], None]:
         return lambda change: self._changed(kind, change)
-
-    def _synced(self) -> frozenset[GroupResource]:
-        return frozenset(kind for kind, informer in self.informers.items() if informer.synced)
-
-    def _is_beginning(self) -> bool:
-        """Something is being listed for the first time, as far as is known with success."""
-        if not self.namespaces.synced.is_set():
-            return self.namespaces.error is None
-        return any(not informer.synced and informer.error is None for informer in self.informers.values())
 
     def _namespace_changed(self, change: Change[Namespace]) -> None:
         namespace = change.new or change.old

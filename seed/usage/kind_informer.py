@@ -97,17 +97,22 @@ def weigh(subject: Object) -> int:
 class KindInformer:
     """`run()` it. What is not served has no objects: then `on_change` is called for each that there was, as deleted.
 
-    It answers as a Reflector does: `synced`, `error`, `live`, `listed_from`. That a kind is not served stands for a
-    list of it that brought nothing.
+    It answers as a Reflector does: `synced`, `error`, `live`, `listed_from`; `on_state` is called as a Reflector's. That
+    a kind is not served stands for a list of it that brought nothing.
     """
 
     def __init__(
-        self, cluster: Cluster, evaluator: NamespacedEvaluator[Any], on_change: Callable[[Change[Any]], None]
+        self,
+        cluster: Cluster,
+        evaluator: NamespacedEvaluator[Any],
+        on_change: Callable[[Change[Any]], None],
+        on_state: Callable[[], None],
     ) -> None:
         self.resource: GroupResource = evaluator.resource
         self._cluster = cluster
         self._evaluator = evaluator
         self._on_change = on_change
+        self._on_state = on_state
         self.served: Resource[Any] | None = None  # as what it is followed
         self._reflector: Reflector[Any] | None = None
         self._unserved_from = 0  # the moment at which it was asked and the answer was that it is not served; 0: it is
@@ -171,10 +176,12 @@ class KindInformer:
                 resource = await find_kind(self._cluster, self._evaluator)
             except ApiError as error:
                 self._error, self._error_status = error.message, error.status
+                self._on_state()
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             self._error, pause = None, FIRST_PAUSE
+            self._on_state()
             if resource is not None:
                 await self._follow(resource)
                 continue
@@ -182,6 +189,7 @@ class KindInformer:
             self._unserved_from = asked
             self._answered.set()
             self._answered = asyncio.Event()
+            self._on_state()
             await within(self._wake, LOOK_AGAIN)
 
     async def _follow(self, resource: Resource[Any]) -> None:
@@ -192,19 +200,23 @@ class KindInformer:
             resource,
             indexes={BY_NAMESPACE: lambda found: [found.metadata.namespace]},
             on_change=self._on_change,
+            on_state=self._followed,
             known=before.store.values() if before is not None else (),
         )
         log.info("kind is counted", extra={"cluster": self._cluster.name, "kind": str(self.resource)})
         running = asyncio.create_task(reflector.run(), name=f"{self.resource} of {self._cluster.name}")
         try:
             while reflector.error is None or reflector.error_status != 404:
-                if self._unserved_from and reflector.synced.is_set():
-                    self._unserved_from = 0
                 await asyncio.sleep(CHECK_EVERY)
         finally:
             self.served = None
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+    def _followed(self) -> None:
+        if self._reflector is not None and self._reflector.synced.is_set():
+            self._unserved_from = 0
+        self._on_state()
 
     def _drop(self) -> None:
         reflector, self._reflector = self._reflector, None

@@ -178,7 +178,13 @@ class ClusterClient:
 class Watch:
     """Lists a kind, then hears its changes, as far as the schedule brings them."""
 
-    def __init__(self, client: ClusterClient, kind: Kind, on_change: Callable[[Change[Any]], None]) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        kind: Kind,
+        on_change: Callable[[Change[Any]], None],
+        on_state: Callable[[], None],
+    ) -> None:
         self.source = client.source
         self.store: Store[Any] = Store({BY_NAMESPACE: lambda found: [found.metadata.namespace]})
         self.at = 0
@@ -187,7 +193,8 @@ class Watch:
         self.listed_from = 0  # the moment at which it began
         self.lists_completed = 0
         self.blind_until = 0.0  # it brings nothing
-        self.problem: str | None = None  # why the last list failed, or the watch broke
+        self.error: str | None = None  # why the last list failed, or the watch broke
+        self._on_state = on_state
         self._replica = client.replica
         self._kind = kind
         self._on_change = on_change
@@ -211,8 +218,8 @@ class Watch:
         return self._outages == self.source.outages
 
     @property
-    def error(self) -> str | None:
-        return self.problem
+    def problem(self) -> str | None:
+        return self.error
 
     error_status = 0
 
@@ -253,7 +260,8 @@ class Watch:
         try:
             objects, at, listed_at, outages = await self._taken()
         except ApiError as error:
-            self.listing, self.problem = False, error.message
+            self.listing = False
+            self._is(error.message)
             return
         source.between.update(value.metadata.name for _, value in kind.log[self.at : at] if value is not None)
         source.between.difference_update(value.metadata.name for value in objects.values())
@@ -264,10 +272,11 @@ class Watch:
             if self.store.get(key) != value:
                 self._apply(key, value)
         self.lists_completed += 1
-        self.listed_from, self._done, self.problem = began, number, None
+        self.listed_from, self._done, self.error = began, number, None
         complete, self._complete = self._complete, asyncio.Event()
         complete.set()
         self.heard()
+        self._on_state()
 
     def _taken(self) -> asyncio.Future[tuple[dict[str, Object], int, int, int]]:
         source, kind, replica = self.source, self._kind, self._replica
@@ -286,12 +295,18 @@ class Watch:
         if self.listing or not self._done or self._replica.now() < self.blind_until:
             return
         if not self._replica.network.reaches(self._replica.place, self.source):
-            self.problem = "no answer"
+            self._is("no answer")
             return
         for key, value in self._kind.log[self.at : upto]:
             self._apply(key, value)
-        self.at, self.problem = max(self.at, upto), None
+        self.at = max(self.at, upto)
+        self._is(None)
         self.heard()
+
+    def _is(self, error: str | None) -> None:
+        if error != self.error:
+            self.error = error
+            self._on_state()
 
     def _apply(self, key: str, value: Object | None) -> None:
         old = self.store.get(key)
@@ -312,9 +327,15 @@ class LabelWatch(Watch):
     """In place of the reflector of a cluster's namespaces."""
 
     def __init__(
-        self, cluster: Any, _resource: object = NAMESPACES, *, on_change: Callable[[Change[Any]], None], **_options: Any
+        self,
+        cluster: Any,
+        _resource: object = NAMESPACES,
+        *,
+        on_change: Callable[[Change[Any]], None],
+        on_state: Callable[[], None] = lambda: None,
+        **_options: Any,
     ) -> None:
-        super().__init__(cluster, cluster.source.labels, on_change)
+        super().__init__(cluster, cluster.source.labels, on_change, on_state)
         self.synced = asyncio.Event()
 
     def heard(self) -> None:
@@ -325,9 +346,13 @@ class ObjectWatch(Watch):
     """In place of seed/usage/kind_informer.py: its kind is always served."""
 
     def __init__(
-        self, cluster: Any, evaluator: NamespacedEvaluator[Any], on_change: Callable[[Change[Any]], None]
+        self,
+        cluster: Any,
+        evaluator: NamespacedEvaluator[Any],
+        on_change: Callable[[Change[Any]], None],
+        on_state: Callable[[], None],
     ) -> None:
-        super().__init__(cluster, cluster.source.objects, on_change)
+        super().__init__(cluster, cluster.source.objects, on_change, on_state)
         self.resource = self.served = evaluator.resource
 
     @property

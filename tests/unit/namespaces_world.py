@@ -48,6 +48,9 @@ class World:
         assert quota is not None
         return quota
 
+    def remove(self, quota: str) -> None:
+        self.quotas._put(quota, None)
+
     def cluster(self, name: str, participation: str = "Enabled", **labels: str) -> None:
         spec = {"project": "alpha", "kubeconfigSecretRef": {"name": name}, "namespaceQuotas": participation}
         metadata = {"name": name, "namespace": "alpha", "uid": f"{name}-uid", "labels": labels}

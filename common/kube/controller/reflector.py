@@ -59,7 +59,8 @@ class Reflector(Generic[T]):
     Nothing that had happened by `proven_at` is missing in it, as far as the API server's own cache follows its etcd.
     A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other.
 
-    `indexes` must be pure functions that do not raise. `on_change` runs on the event loop and must not block.
+    `indexes` must be pure functions that do not raise. `on_change` runs on the event loop and must not block. So does
+    `on_state`, which is called after each list that is complete, and whenever `error` has become another.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         on_change: Callable[[Change[T]], None] | None = None,
+        on_state: Callable[[], None] = lambda: None,
         known: Iterable[T] = (),
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> None:
@@ -96,6 +98,7 @@ class Reflector(Generic[T]):
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._on_change = on_change
+        self._on_state = on_state
         self._watch_seconds = watch_seconds
         self._version = ""  # where the watch goes on; empty: a list is needed
         self._list_done = asyncio.Event()
@@ -173,9 +176,11 @@ class Reflector(Generic[T]):
             self.state = State.STOPPED
 
     async def _back_off(self, failures: int, problem: str, level: int) -> None:
+        self.state = State.BACKOFF
         if problem != self.error:
             log.log(level, "not following the API server", extra={**self._facts, "error": problem})
-        self.state, self.error = State.BACKOFF, problem
+            self.error = problem
+            self._on_state()
         # What must be proven every few seconds is not left unread for longer than a watch of it lasts.
         most = min(MAX_BACKOFF, self._watch_seconds[1])
         longest = min(most, FIRST_BACKOFF * 2 ** min(failures - 1, 20))
@@ -211,6 +216,7 @@ class Reflector(Generic[T]):
         self.synced.set()
         done, self._list_done = self._list_done, asyncio.Event()
         done.set()
+        self._on_state()
 
     async def _replace(self, listing: Listing[T]) -> None:
         """Changes come in pieces, what is gone last: meanwhile there never seems to be less than there is."""
@@ -266,10 +272,12 @@ class Reflector(Generic[T]):
             else:
                 self._runs += 1
                 self.unbroken = None  # what this watch tells may have happened before it
+            self.state, self._open = State.WATCHING, True
+            self.last_contact = time.monotonic()
             if self.error is not None:
                 log.info("following the API server again", extra=self._facts)
-            self.state, self.error, self._open = State.WATCHING, None, True
-            self.last_contact = time.monotonic()
+                self.error = None
+                self._on_state()
             try:
                 while (events := await stream.read()) is not None:
                     self.last_contact = time.monotonic()

@@ -191,6 +191,21 @@ async def test_a_kind_that_is_not_served_has_no_objects_until_it_is(monkeypatch:
         await eventually(lambda: found.used() == {"pods": 1})
 
 
+@pytest.mark.parametrize("round_", range(3))
+async def test_a_kind_that_nobody_counts_for_a_moment_is_counted_again(
+    monkeypatch: pytest.MonkeyPatch, round_: int
+) -> None:
+    """Its last quota goes and another comes: what is listed then is the same as before."""
+    monkeypatch.setattr(cluster_objects, "SOON", 0.3 * round_)
+    async with followed(monkeypatch) as found:
+        found.world.quota("first", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used("first") == {"pods": 1})
+        found.world.remove("first")
+        await eventually(lambda: not found.sources._objects[CLUSTER].informers)
+        found.world.quota("second", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used("second") == {"pods": 1}, 5)
+
+
 async def test_what_cannot_be_listed_is_named_and_stops_its_own_quota_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with followed(monkeypatch) as found:
         found.serve_widgets("v1")
