@@ -349,6 +349,18 @@ async def test_a_list_that_brought_no_change_is_counted_all_the_same(monkeypatch
         await eventually(lambda: use(leader.world) == 0)
 
 
+async def test_a_change_while_something_is_not_listed_is_counted_once_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several kinds one may come, and go again, while nobody looks: then nobody tells of a first list."""
+    async with leading(monkeypatch, used="cpu=8") as leader:
+        await eventually(lambda: leader.accounts._progress)
+        leader.source.counted = False
+        leader.changed()
+        await asyncio.sleep(0.1)
+        assert use(leader.world) == 8
+        leader.source.counted = True
+        await eventually(lambda: use(leader.world) == 0)
+
+
 async def test_a_term_above_ours_is_answered_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leading(monkeypatch, used="cpu=8") as leader:
         await leader.world.handle().writer.change(lambda account: (accounts.claim_epoch(account, 7), None))
