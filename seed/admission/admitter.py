@@ -86,6 +86,7 @@ class Admission:
             quotas = self._quota_cache.quotas_of(request.consumer)
         if not quotas:
             return Verdict(decision=decision, request=request)
+        quotas = [self._latest(quota) for quota in quotas]
         for quota in quotas:
             attempt = self._never_fits(quota, request, decision) if not request.asks_fits else None
             if attempt is not None:
@@ -264,7 +265,7 @@ class Admission:
                     return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
                 case Short():
                     pass
-            quota = self._quota_cache.quota(quota.name) or quota
+            quota = self._latest(quota)
             hopeless = self._hopeless(handle, quota, request.need, decision)
             if hopeless is not None:
                 return Attempt(snapshot=handle.snapshot(quota), refusal=hopeless, waited=waited)
@@ -279,6 +280,12 @@ class Admission:
                 answer = await handle.requester.wait(request.need, request.deadline - clock())
             except TimeoutError:
                 return self._too_late(handle, quota, decision, None)
+
+    def _latest(self, quota: Quota) -> Quota:
+        """As it is by now: while a request waited for a read or a write, its limits may have changed. Another quota of
+        the same name is not it."""
+        known = self._quota_cache.quota(quota.name)
+        return known if known is not None and known.key == quota.key else quota
 
     def _hopeless(self, handle: AccountHandle, quota: Quota, need: ResourceList, decision: str) -> Refusal | None:
         """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
@@ -317,7 +324,7 @@ class Admission:
         return Attempt(snapshot=handle.snapshot(quota))
 
     def _too_late(self, handle: AccountHandle, quota: Quota, decision: str, answer: Answer | None) -> Attempt:
-        quota = self._quota_cache.quota(quota.name) or quota
+        quota = self._latest(quota)
         if quota.out_of_reach:
             why = ", ".join(
                 f"{resources.text(held.idle)} is free but held by seed {held.seed}, "

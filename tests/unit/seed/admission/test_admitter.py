@@ -150,6 +150,17 @@ async def test_what_is_larger_than_one_limit_is_never_reserved_in_the_other() ->
         assert world.account("project-alpha").sequence == written
 
 
+async def test_a_limit_that_was_raised_while_the_request_was_read_refuses_nothing() -> None:
+    async with seed_world() as world:
+        await world.quota("ann", limits="pods=1", granted="pods=1", **NAMESPACES)
+        quotas = list(world.quota_cache.namespace_quotas())
+        world.limit("ann", {"pods": "2"})
+        world.tell("ann", granted={"pods": "2"})
+        kept = Reservation(source="ann:c1", object="pods:web/u", amount=nanos("pods=2"))
+        asked = msgspec.structs.replace(request(), consumer=Consumer("", "alpha/c1"), shares={"ann": kept})
+        assert (await world.admission.decide(asked, quotas=quotas)).refusal is None
+
+
 async def test_without_a_quota_everything_is_admitted() -> None:
     async with seed_world() as world:
         assert (await world.admission.decide(request())).refusal is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -170,6 +171,27 @@ async def test_of_several_allocations_the_most_restrictive_decides(web: Allocate
     assert web.caller.use(NAME) == {}
     assert (await web.ask(quota("default", pods="5")))["allowed"]
     assert web.caller.use(NAME) == web.caller.use("allocation.small") == nanos("pods=5")
+
+
+async def test_a_limit_that_is_lowered_while_the_namespace_is_read_decides(web: Allocated) -> None:
+    """The master has answered others a moment ago: by the old limit it fits, by the new one it does not."""
+    world = web.caller.world
+    for name in (NAME, "allocation.other"):
+        await world.quota(name, limits="pods=10", granted="pods=4", used="pods=4", **ALLOCATION)
+    waiting = asyncio.create_task(web.ask(quota("large", pods="5")))
+    await world.asked(NAME)
+    world.tell(NAME, answered=1, usage="pods=4")
+
+    def lowered(_number: int) -> None:
+        world.limit(NAME, {"pods": "4"})
+
+    web.on_read = lowered
+    code, message = await web.refused(quota("default", pods="2"))
+    assert (code, message.partition("; short")[0]) == (
+        403,
+        "exceeded quota: allocation.ann, requested: pods=2, used: pods=4, limited: pods=4",
+    )
+    assert not (await waiting)["allowed"]
 
 
 async def test_beside_an_allocation_the_number_of_resource_quotas_is_limited(web: Allocated) -> None:
