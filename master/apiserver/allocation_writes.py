@@ -3,17 +3,22 @@
 The webhook is asked about every Allocation by the API server, not from here; that it is asked is proven by dry runs. An
 Allocation names in an annotation the request that created it. Whoever finds it there already and answers so removes the
 annotation first: then the request that created it cannot undo it, for it deletes only what nobody has changed since.
+
+The webhook is asked before the API server looks whether an Allocation is there. So two requests for the same would
+take from each other what there is room for once. In one replica the second waits until the first has ended. In several,
+each makes the first of its Allocations alone: who finds it waits until the other has made the rest, or has undone it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import msgspec
 
@@ -37,8 +42,30 @@ MADE_AT_ONCE = 16  # ... and that are created
 PROVEN_SECONDS = 2.0  # for so long it is taken as proven that the webhook is asked
 MAX_PROVEN = 4096  # namespaces
 ARRIVAL_SECONDS = 2.0  # until the watch delivers what was created
+IN_FLIGHT_SECONDS = 0.25  # from what the webhook admits until it is there
+OTHERS_SECONDS = 3.0  # for so long a request waits for the same in another replica, which may have ended
+LOOK_SECONDS = 0.1
 NEVER = "seedquota.io/never"  # a type that no catalogue has
 DENIED = 'admission webhook "allocations.seedquota.io" denied the request'
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """`same`: what requests for the same have in common. `id`: begins with it, and no two have the same. `until`: how
+    long it waits for others."""
+
+    same: str
+    id: str
+    namespace: str
+    names: Sequence[str]
+    until: float
+
+
+class _Turn:
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
 
 
 class AllocationWrites:
@@ -50,6 +77,7 @@ class AllocationWrites:
         self._subject_of = subject_of
         self._proven: LruDict[str, float] = LruDict()
         self._proving: dict[str, asyncio.Task[None]] = {}
+        self._turns: dict[str, _Turn] = {}  # by Allocation, of the requests that are answered now
 
     async def prove(self, organization: str) -> None:
         """That the webhook is asked about the organization's Allocations: it must refuse one. Requests that come at one
@@ -84,46 +112,76 @@ class AllocationWrites:
 
     async def create(self, wanted: Sequence[Wanted], user: str) -> tuple[dict[str, Allocation], list[Wanted]]:
         """All that are there then, by name, and which of them this call has made."""
-        there = await self._there(wanted, self._found_early)
+        async with self._turn(wanted):
+            return await self._create(wanted, _request(wanted), user)
+
+    @asynccontextmanager
+    async def _turn(self, wanted: Sequence[Wanted]) -> AsyncIterator[None]:
+        """Taken in the order of names, so that no two wait for each other."""
+        async with AsyncExitStack() as turns:
+            for key in sorted(f"{each.spec.organization}/{each.name}" for each in wanted):
+                await turns.enter_async_context(self._turn_of(key))
+            yield
+
+    @asynccontextmanager
+    async def _turn_of(self, key: str) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(key, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[key]
+
+    async def _create(
+        self, wanted: Sequence[Wanted], request: _Request, user: str
+    ) -> tuple[dict[str, Allocation], list[Wanted]]:
+        there = await self._there(wanted, lambda each: self._found_early(each, request))
         new = [each for each in wanted if each.name not in there]
         if len(new) > 1:
             try:
                 await self._ask_together(new)
             except ProblemError:  # some may be there that the cache does not show yet
-                late = await self._there(new, self._found)
+                await self._found_soon(new[0], request)
+                late = await self._there(new, lambda each: self._found(each, request))
                 if not late:
                     raise
                 there |= late
                 new = [each for each in new if each.name not in late]
-        request = secrets.token_hex(8)
         found, failed = await self._make_all(new, user, request)
         made = {
             name: each
             for name, each in found.items()
-            if each.metadata.annotations.get(types.REQUEST_ANNOTATION) == request
+            if each.metadata.annotations.get(types.REQUEST_ANNOTATION) == request.id
         }
         if failed is not None:
             raise await self._undone(failed, made.values())
         return there | found, [each for each in new if each.name in made]
 
     async def _make_all(
-        self, new: Sequence[Wanted], user: str, request: str
+        self, new: Sequence[Wanted], user: str, request: _Request
     ) -> tuple[dict[str, Allocation], BaseException | None]:
         """What is there then, by name, and why not all: after one has failed no other is begun."""
         found: dict[str, Allocation] = {}
         left = list(reversed(new))
 
-        async def work() -> None:
+        async def work(most: int) -> None:
             try:
-                while left:
-                    each = left.pop()
-                    found[each.name] = await self._make(each, user, request)
+                for _ in range(most):
+                    if left:
+                        each = left.pop()
+                        found[each.name] = await self._make(each, user, request)
             except BaseException:
                 left.clear()
                 raise
 
-        ends = await asyncio.gather(*(work() for _ in new[:MADE_AT_ONCE]), return_exceptions=True)
-        return found, next((end for end in ends if end is not None), None)
+        failed: BaseException | None = None
+        for workers, most in ((1, 1), (MADE_AT_ONCE, len(new))):
+            ends = await asyncio.gather(*(work(most) for _ in new[:workers]), return_exceptions=True)
+            failed = failed or next((end for end in ends if end is not None), None)
+        return found, failed
 
     async def change(self, found: Allocation, resources: Sequence[AllocatedResource], display_name: str) -> Allocation:
         """Raises Conflict and NotFound, too, where it is not as it was found."""
@@ -172,47 +230,62 @@ class AllocationWrites:
                     there[each.name] = found
         return there
 
-    async def _found_early(self, wanted: Wanted) -> Allocation | None:
+    async def _found_early(self, wanted: Wanted, request: _Request) -> Allocation | None:
         """What the cache does not show is not asked for: creating it will tell."""
         spec, namespace = wanted.spec, namespace_of(wanted.spec.organization)
         for each in self._allocations.of_thing(namespace, spec.kind, spec.id):
             other = each.metadata.name
             if other != wanted.name and await self.read(spec.organization, other) is not None:
                 raise _taken(wanted, other)
-        return await self._found(wanted) if self._allocations.get(namespace, wanted.name) is not None else None
+        return await self._found(wanted, request) if self._allocations.get(namespace, wanted.name) is not None else None
 
-    async def _found(self, wanted: Wanted) -> Allocation | None:
+    async def _found_soon(self, wanted: Wanted, request: _Request) -> Allocation | None:
+        """What takes the place may be the same, which another replica creates at this moment."""
+        if (found := await self._found(wanted, request)) is not None:
+            return found
+        await asyncio.sleep(IN_FLIGHT_SECONDS)
+        return await self._found(wanted, request)
+
+    async def _found(self, wanted: Wanted, request: _Request) -> Allocation | None:
         """It is there by an earlier request, and that one cannot undo it any more."""
-        for _ in range(TRIES):
+        conflicts = 0
+        while conflicts < TRIES:
             found = await self.read(wanted.spec.organization, wanted.name)
             if found is None or found.metadata.deletion_timestamp is not None:
                 return None
             if not wanted.is_there(found):
                 detail = f"there is another allocation {wanted.name}"
                 raise ProblemError(409, detail, code="id_conflict", existing=wanted.name)
-            if types.REQUEST_ANNOTATION not in found.metadata.annotations:
+            by = found.metadata.annotations.get(types.REQUEST_ANNOTATION)
+            if by is None:
                 return found
+            if by.startswith(request.same) and not self._has_all(request) and time.monotonic() < request.until:
+                await asyncio.sleep(LOOK_SECONDS)  # that one creates the rest, or undoes it
+                continue
             version = found.metadata.resource_version
             patch = {"metadata": {"resourceVersion": version, "annotations": {types.REQUEST_ANNOTATION: None}}}
             try:
                 return await self._patch(found, patch)
             except (Conflict, NotFound):
-                continue
+                conflicts += 1
         raise contended()
 
-    async def _make(self, wanted: Wanted, user: str, request: str) -> Allocation:
+    def _has_all(self, request: _Request) -> bool:
+        return all(self._allocations.get(request.namespace, name) is not None for name in request.names)
+
+    async def _make(self, wanted: Wanted, user: str, request: _Request) -> Allocation:
         namespace = namespace_of(wanted.spec.organization)
         for _ in range(TRIES):
             arrival = self._allocations.expect(namespace, wanted.name)
             try:
-                made = await self._cluster.create(ALLOCATIONS, wanted.body(user, request), namespace)
+                made = await self._cluster.create(ALLOCATIONS, wanted.body(user, request.id), namespace)
                 await self._check_alone(made, wanted, arrival)
             except AlreadyExists:
-                if (found := await self._found(wanted)) is not None:
+                if (found := await self._found(wanted, request)) is not None:
                     return found
             except ApiError as error:
                 # The webhook is asked before the API server looks whether it is there.
-                if error.status == 403 and (found := await self._found(wanted)) is not None:
+                if error.status == 403 and (found := await self._found_soon(wanted, request)) is not None:
                     return found
                 raise self._problem(error, wanted.at) from None
             else:
@@ -277,6 +350,18 @@ class AllocationWrites:
 
     def _problem(self, error: ApiError, at: str) -> ProblemError:
         return problem_of(error, at, self._subject_of)
+
+
+def _request(wanted: Sequence[Wanted]) -> _Request:
+    names = [each.name for each in wanted]
+    same = hashlib.sha256("/".join(names).encode()).hexdigest()[:16]
+    return _Request(
+        same=same,
+        id=f"{same}-{secrets.token_hex(8)}",
+        namespace=namespace_of(wanted[0].spec.organization),
+        names=names,
+        until=time.monotonic() + OTHERS_SECONDS,
+    )
 
 
 def contended() -> ProblemError:

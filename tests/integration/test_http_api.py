@@ -55,6 +55,7 @@ EVERYWHERE = ("platform-administrator", "quota-manager-service")
 IN_THE_ORGANIZATION = ("administrator", "user", "reader")
 ACTORS = (*EVERYWHERE, *IN_THE_ORGANIZATION)
 CATALOGUE = [{"name": name, "countFrom": "Allocations"} for name in ("clusters", "servers", "gpus")]
+ROUNDS = 20
 NOBODY = "nobody"  # a valid token without any right
 OF_ANOTHER = "of-another"  # an administrator of another organization
 OF_BETA = "of-beta"  # may list and create the allocations of one project
@@ -513,6 +514,39 @@ async def test_of_several_all_are_allocated_or_none(world: World) -> None:
     late = await world.call(who, "POST", ALLOCATIONS, mixed)
     assert late.status == 409 and await stored(world) == ["n0", "n1"], "each would fit, and what was made is undone"
     assert world.webhook.used() == {"clusters": 2 * UNIT, "servers": 8 * UNIT}
+
+
+@pytest.mark.parametrize("across", [False, True], ids=["one replica", "two replicas"])
+async def test_the_same_array_that_is_sent_twice_at_once_is_made_once(world: World, across: bool) -> None:
+    """There is room for it once. The webhook is asked about a creation before the API server looks whether it is there,
+    so each of two requests could take what the other needed, and both were refused."""
+    total = 0
+    for number in range(ROUNDS):
+        count = 8 if number % 2 else 1
+        several = [given(id=f"r{number}c{each}", name=f"r{number}n{each}", servers=(1, 0)) for each in range(count)]
+        world.webhook.limits["servers"] = total = total + count
+        answers = await asyncio.gather(
+            *(world.call("quota-manager-service", "POST", OF_ALPHA, several, replica=each * across) for each in (0, 1))
+        )
+        assert sorted(each.status for each in answers) == [200, 201], (number, [each.body for each in answers])
+        assert answers[0].body == answers[1].body
+        assert len(await stored(world)) == total
+
+
+async def test_an_array_of_which_some_were_made_is_sent_again_and_the_others_are_made(world: World) -> None:
+    """As by a replica that ended meanwhile: nobody goes on with it, and it is not waited for again and again."""
+    world.webhook.limits["servers"] = 40
+    several = [given(id=f"c{number}", name=f"n{number:02}", servers=(1, 0)) for number in range(40)]
+    assert (await world.call("quota-manager-service", "POST", OF_ALPHA, several)).status == 201
+    for number in range(36, 40):
+        await world.kube("DELETE", f"{GROUP}/namespaces/org-acme/allocations/n{number}")
+
+    async def known() -> None:
+        assert len((await world.call("reader", "GET", ALLOCATIONS, replica=1)).body) == 36
+
+    await until(known, 30)
+    assert (await world.call("quota-manager-service", "POST", OF_ALPHA, several, replica=1)).status == 201
+    assert len(await stored(world)) == 40
 
 
 @pytest.mark.parametrize(
