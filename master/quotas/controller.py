@@ -183,11 +183,11 @@ class Quotas:
         )
         for seed in decision.demands:
             state.account(seed.name).demand = seed.demand
-        self._log_changes(state, ledger, decision)
         view = self._views.view(state, decision, now)
-        self._answer(state, decision.allotment, now)
         await self._persist(state, decision.ledger)
+        self._log_changes(state, ledger, decision)
         self._take_up(state, facts)
+        self._answer(state, facts, decision.allotment, now)
         self._show(state, decision, view, now)
         return self._again(state, decision, now)
 
@@ -311,14 +311,17 @@ class Quotas:
         except (NotFound, Conflict) as error:
             log.info("quota is gone", extra={"quota": state.name, "error": error.message})
 
-    def _answer(self, state: QuotaState, allotment: Allotment, now: float) -> None:
+    def _answer(self, state: QuotaState, facts: Sequence[SeedFacts], allotment: Allotment, now: float) -> None:
+        """To be called with what is durable: an ask whose grant was not written is not answered. `facts` are those that
+        were decided by: since then, an account may have begun another life."""
         for seed, account in state.seeds.items():
             account.note_recall(now, seed in allotment.recalls)
+        reports = {fact.name: fact.report for fact in facts}
         for seed, number in (*allotment.answered.items(), *allotment.draining.items()):
-            account = state.account(seed)
-            if account.report is None:
+            account, report = state.account(seed), reports[seed]
+            if report is None:
                 continue
-            account.answered_life, account.answered = account.report.incarnation, number
+            account.answered_life, account.answered = report.incarnation, number
             account.draining = seed in allotment.draining
             account.unavailable = [
                 WireIdle(
@@ -329,7 +332,7 @@ class Quotas:
                 for idle in list(allotment.unavailable.get(seed, ()))[:32]
             ]
             if seed in allotment.grants:
-                account.granted = (now, account.report.sequence)
+                account.granted = (now, report.sequence)
             elif not account.unavailable:
                 account.refused_at = now
 

@@ -8,16 +8,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from common.api.convert import ledger_from_wire, ledger_to_wire, report_to_wire
+from common.api.convert import grant_to_wire, ledger_from_wire, ledger_to_wire, report_to_wire
 from common.api.copies import original_uid
 from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
-from common.api.types import MASTER_LEDGERS, MasterQuotaLedger, ResourceQuotaStatus, Seed
+from common.api.types import MASTER_LEDGERS, MasterQuotaLedger, ResourceQuotaStatus, Seed, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound, Unavailable
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.controller.store import Change, Store
-from common.quota import escrow
-from common.quota.account import Account
+from common.quota import escrow, resources
+from common.quota.account import Account, Ask, Grant
 from common.quota.escrow import Holding, MasterLedger
 from common.quota.quantity import UNIT
 from common.runtime.burst import BurstDetector
@@ -28,6 +28,7 @@ from master.quotas.events import QuotaEvents
 from master.quotas.ledger_store import Ledgers, ledger_name
 from master.quotas.state import QuotaState
 from master.seeds.registry import Seeds
+from master.seeds.status_publisher import Shown
 
 LIFE = "life-1"
 UID = "alpha-uid"
@@ -98,8 +99,11 @@ class Link:
         self.never_connected = self.agent_silent = False
         self.copies = Store[QuotaCopy]({})
         self.last_contact = 0.0
+        self.offered: list[Shown] = []
         self.publisher = SimpleNamespace(
-            last=lambda *_: (None, 0.0), offer=lambda *_, **__: None, forget=lambda _: None
+            last=lambda *_: (None, 0.0),
+            offer=lambda _name, _uid, shown, *_, **__: self.offered.append(shown),
+            forget=lambda _: None,
         )
         self.set("Active")
 
@@ -118,9 +122,10 @@ class Link:
 class Term:
     """A leader that has one quota and two seeds: eu-1 was granted 8 of it, us-1 was granted 2."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, eu: int = 8, doubtful: bool = False) -> None:
         self.api = Api()
-        self.api.set(ledger(eu=8, us=2))
+        self.api.set(ledger(eu=eu, us=2))
+        self.settled = 0
         self.caches = Caches(cast(Cluster, self.api), "seedquota")
         self.cached = self.caches.quotas.store
         self.api.quotas["alpha"] = quota()
@@ -137,9 +142,12 @@ class Term:
             cast(Seeds, seeds),
             Ledgers(cast(Cluster, self.api), "seedquota"),
             cast(QuotaEvents, None),
-            doubtful=False,
-            on_settled=lambda: None,
+            doubtful=doubtful,
+            on_settled=self._on_settled,
         )
+
+    def _on_settled(self) -> None:
+        self.settled += 1
 
     async def decide(self) -> None:
         await self.quotas._decide("alpha")
@@ -148,12 +156,16 @@ class Term:
         with pytest.raises(Unavailable):
             await self.decide()
 
-    def report(self, sequence: int, *, returned: int) -> None:
-        """From us-1."""
+    def report(
+        self, sequence: int, *, returned: int = 0, asks: int = 0, shown: Grant | None = None, life: str = "us-1"
+    ) -> None:
+        """From us-1. `shown`: what its copy says that it was granted."""
+        ask = Ask(number=1, first=cpu(asks), wanted=cpu(asks)) if asks else Ask()
         said = Account(
-            incarnation="us-1", master=LIFE, sequence=sequence, granted=cpu(2), returned=cpu(returned), epoch=1
+            incarnation=life, master=LIFE, sequence=sequence, granted=cpu(2), returned=cpu(returned), epoch=1, ask=ask
         )
-        status = ResourceQuotaStatus(account=report_to_wire(escrow.report(said)))
+        grant = grant_to_wire(shown) if shown is not None else WireGrant()
+        status = ResourceQuotaStatus(account=report_to_wire(escrow.report(said)), grant=grant)
         copy = QuotaCopy(metadata=ObjectMeta(name="alpha", uid="copy", labels={UID_LABEL: UID}), status=status)
         self.links["us-1"].copies._set("alpha", copy)
         self.quotas.copy_changed("us-1", Change(None, copy), None)
@@ -211,6 +223,69 @@ async def test_a_ledger_that_went_back_while_a_write_failed_is_found_however_man
     await term.decide()
     assert term.api.ledger.incarnation != LIFE
     assert term.api.ledger.learning
+
+
+async def test_a_seed_is_shown_a_grant_only_when_that_is_durable() -> None:
+    term = Term(eu=5)
+    link = term.links["us-1"]
+    durable: list[dict[str, int]] = []
+    record = link.publisher.offer
+
+    def offer(*arguments: Any, **options: Any) -> None:
+        record(*arguments, **options)
+        durable.append(dict(term.api.ledger.seeds["us-1"].granted))
+
+    link.publisher.offer = offer
+    term.report(1, asks=5)
+    term.api.refuses = 1
+    await term.fails()
+    assert link.offered == []
+    await term.decide()
+    await term.decide()
+    assert resources.parse(link.offered[-1].grant.granted) == cpu(5), "all that was left"
+    assert [resources.parse(shown.grant.granted) for shown in link.offered] == durable
+
+
+async def test_an_ask_is_answered_to_the_life_of_the_account_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    term = Term(eu=5)
+    await term.decide()
+    term.report(1, asks=5)
+    save = term.api.replace
+
+    async def replace(resource: object, body: dict[str, Any]) -> MasterQuotaLedger:
+        term.report(1, life="us-2")
+        return await save(resource, body)
+
+    monkeypatch.setattr(term.api, "replace", replace)
+    await term.decide()
+    account = term.quotas.states["alpha"].seeds["us-1"]
+    assert account.report is not None
+    assert (account.report.incarnation, account.asked) == ("us-2", 0), "it has asked nothing yet"
+
+
+async def test_a_seed_that_is_gone_and_has_returned_all_is_dropped_also_after_a_failed_write() -> None:
+    """Nobody reports again what it has returned."""
+    term = Term()
+    await term.decide()
+    term.report(1, returned=2)
+    del term.links["us-1"]
+    term.api.refuses = 1
+    await term.fails()
+    await term.decide()
+    assert list(term.api.ledger.seeds) == ["eu-1"]
+
+
+async def test_what_a_seed_showed_first_is_heeded_until_a_decision_about_it_is_durable() -> None:
+    """Its copy proves that the ledger is an older one. The master learns then, however many writes fail before."""
+    term = Term(eu=5, doubtful=True)
+    term.report(1, shown=Grant(incarnation=LIFE, account="us-1", granted=cpu(4)))
+    term.api.refuses = 2
+    for _ in range(2):
+        await term.fails()
+        assert term.settled == 0, "the next leader has to doubt it, too"
+    await term.decide()
+    assert (term.api.ledger.incarnation != LIFE, term.api.ledger.learning) == (True, True)
+    assert term.settled == 1
 
 
 async def test_a_ledger_stays_where_only_the_cache_lacks_its_quota() -> None:
