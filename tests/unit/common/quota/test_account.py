@@ -315,6 +315,14 @@ def test_another_life_of_the_master_fences_and_only_the_answer_to_the_nonce_open
     assert (after.master, after.granted, after.returned) == ("m2", {"cpu": 10}, {"cpu": 3})
 
 
+def test_an_answer_that_has_less_takes_nothing_from_either_counter() -> None:
+    """They only grow, also where a master knows less than the account: what was returned may be granted to others."""
+    fenced = fencing.fence(account(granted={"cpu": 10}, returned={"cpu": 4, "memory": 2}), "n1")
+    answer = grant(incarnation="m2", nonce="n1", granted={"cpu": 8}, returned={"cpu": 3})
+    after = fencing.reopen(fenced, 1, answer)
+    assert (after.granted, after.returned) == ({"cpu": 10}, {"cpu": 4, "memory": 2})
+
+
 @pytest.mark.parametrize(("number", "answered", "next_one"), [(1, 6, 7), (6, 6, 7), (8, 6, 9)])
 def test_after_a_restore_no_ask_has_the_number_of_one_that_was_answered(
     number: int, answered: int, next_one: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,8 +14,8 @@ from msgspec import structs
 
 from common.api.types import AllocatedResource, Allocation, AllocationSpec
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Cause, Forbidden, Invalid, NotFound, Unavailable
-from master.apiserver.allocation_types import Wanted
+from common.kube.client.errors import AlreadyExists, Cause, Conflict, Forbidden, Invalid, NotFound, Unavailable
+from master.apiserver.allocation_types import REQUEST_ANNOTATION, Wanted
 from master.apiserver.allocation_writes import MADE_AT_ONCE, AllocationWrites
 from master.apiserver.problem import ProblemError
 from master.apiserver.serializers import MAX_TYPES
@@ -217,6 +218,70 @@ async def test_more_types_than_one_allocation_may_have_are_asked_for_in_parts() 
     there, _ = await writes(server).create(several, "ann")
     assert len(there) == MAX_TYPES + 1
     assert server.types == [MAX_TYPES, 1]
+
+
+class Written(ApiServer):
+    """It also changes what is there, by compare-and-set. `meanwhile` is done once before that."""
+
+    def __init__(self, fails: str = "") -> None:
+        super().__init__(fails)
+        self.asks_webhook = False
+        self.meanwhile: Callable[[], None] | None = None
+
+    async def create(self, resource: object, body: dict[str, Any], namespace: str) -> Allocation:
+        if body["metadata"]["name"] in self.stored:
+            raise AlreadyExists(409, "AlreadyExists", "it is there")
+        return await super().create(resource, body, namespace)
+
+    async def merge_patch(self, _resource: object, name: str, patch: dict[str, Any], _namespace: str) -> Allocation:
+        if self.meanwhile is not None:
+            self.meanwhile, act = None, self.meanwhile
+            act()
+        found = self.stored[name]
+        if patch["metadata"]["resourceVersion"] != found.metadata.resource_version:
+            raise Conflict(409, "Conflict", "it has changed")
+        self.write(found, patch["metadata"]["annotations"])
+        return self.stored[name]
+
+    def write(self, found: Allocation, changed: dict[str, str | None]) -> None:
+        annotations = {**found.metadata.annotations, **changed}
+        kept = {key: value for key, value in annotations.items() if value is not None}
+        version = str(int(found.metadata.resource_version) + 1)
+        metadata = structs.replace(found.metadata, annotations=kept, resource_version=version)
+        self.stored[metadata.name] = structs.replace(found, metadata=metadata)
+
+    async def delete(self, _resource: object, name: str, _namespace: str, *, uid: str, resource_version: str) -> None:
+        if resource_version != self.stored[name].metadata.resource_version:
+            raise Conflict(409, "Conflict", "it has changed")
+        del self.stored[name]
+
+
+@pytest.mark.parametrize("touched", [False, True])
+async def test_what_another_request_has_answered_is_not_undone_by_the_one_that_made_it(touched: bool) -> None:
+    """`touched`: somebody else writes it between the read and the write that takes the mark away."""
+    server = Written(fails="n01")
+    others = writes(server)
+    first, second = wanted(2)
+
+    async def make(body: dict[str, Any], namespace: str) -> Allocation:
+        made = await Written.create(server, None, body, namespace)
+        if touched:
+            server.meanwhile = lambda: server.write(server.stored[first.name], {"somebody": "was here"})
+        there, new = await others.create([first], "bob")
+        assert (list(there), new) == ([first.name], []), "it was found"
+        assert REQUEST_ANNOTATION not in there[first.name].metadata.annotations
+        return made
+
+    async def create(_resource: object, body: dict[str, Any], namespace: str) -> Allocation:
+        if body["metadata"]["name"] == first.name and first.name not in server.stored:
+            return await make(body, namespace)
+        await asyncio.sleep(0.1)
+        return await Written.create(server, None, body, namespace)
+
+    server.create = create  # type: ignore[method-assign]
+    with pytest.raises(ProblemError, match="these are there and were not undone: n00"):
+        await writes(server).create([first, second], "ann")
+    assert list(server.stored) == [first.name]
 
 
 async def test_when_one_of_several_fails_no_other_is_begun_and_what_was_made_is_undone() -> None:

@@ -94,6 +94,26 @@ async def test_one_that_was_noted_and_is_gone_is_learned_again() -> None:
     assert api.calls == ["get", "create", "note"]
 
 
+@pytest.mark.parametrize("broken", ["an amount that is none", "no grants at all"])
+@pytest.mark.parametrize("noted", [True, False])
+async def test_one_that_cannot_be_read_is_learned_again(broken: str, noted: bool) -> None:
+    """Also before it was noted which one it is: it may have granted something all the same."""
+    api = ApiServer()
+    made = await ledgers(api).load(api.quota(), ["seed-1"])
+    assert api.ledger is not None
+    assert api.ledger.grants is not None
+    holding = msgspec.structs.replace(api.ledger.grants.seeds["seed-1"], granted={"cpu": "much"})
+    grants = msgspec.structs.replace(api.ledger.grants, seeds={"seed-1": holding}) if "amount" in broken else None
+    api.ledger = msgspec.structs.replace(api.ledger, grants=grants)
+    if not noted:
+        api.noted = ""
+    stored = await ledgers(api).load(api.quota(), ["seed-1"])
+    assert stored.ledger.learning
+    assert not any(holding.learned for holding in stored.ledger.seeds.values())
+    assert stored.ledger.incarnation != made.ledger.incarnation
+    assert api.noted == stored.ledger.incarnation
+
+
 async def test_one_that_is_not_the_one_noted_is_learned_again() -> None:
     api = ApiServer()
     await ledgers(api).load(api.quota(), ["seed-1"])

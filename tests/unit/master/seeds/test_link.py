@@ -109,6 +109,33 @@ async def test_a_seed_never_connected_until_somebody_reached_it(link: SeedLink) 
 PLURALS = ("resourcequotas", "projects", "organizations", "quotasettings", "seeds")
 
 
+async def test_a_seed_that_is_declared_lost_is_told_before_its_link_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It admits nothing more then. One that does not answer is not waited for."""
+    monkeypatch.setattr("master.seeds.registry.LAST_WRITE", 0.05)
+    caches = SimpleNamespace(secrets=SimpleNamespace(store=Store[Any]({})))
+    seeds = Seeds(cast(Caches, caches), "seedquota", master="own-lease")
+    done: list[tuple[str, str, bool]] = []
+
+    def declared(name: str, state: str) -> None:
+        spec = {"kubeconfigSecretRef": {"name": name}, "state": state}
+        body = {"metadata": {"name": name, "uid": name}, "spec": spec}
+        seeds._changed("seeds", Change(None, msgspec.convert(body, Seed)))
+
+    for name, hangs in (("eu-1", 0.0), ("us-1", 60.0)):
+        declared(name, "Active")
+        link = seeds.links[name]
+
+        async def put_seed(link: SeedLink = link, hangs: float = hangs) -> None:
+            done.append((link.name, link.seed.spec.state, link._task is not None))
+            await asyncio.sleep(hangs)
+
+        link.sync = cast(CopySync, SimpleNamespace(put_seed=put_seed, add=lambda _key: None))
+        declared(name, "Lost")
+    await asyncio.gather(*seeds._stopping)
+    assert done == [("eu-1", "Lost", True), ("us-1", "Lost", True)]
+    assert [link._task for link in seeds.links.values()] == [None, None]
+
+
 async def test_it_is_connected_only_once_it_is_known_which_master_serves_the_seed(
     link: SeedLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -229,6 +229,34 @@ async def test_a_quota_limits_on_while_its_copy_is_missing_until_the_master_lets
         await world.quota("project-alpha", limits="cpu=4", granted="cpu=4", used="cpu=4")
         world.remove("project-alpha")
         assert (await world.admission.decide(request("v", "cpu=8"))).refusal is None
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_quota_whose_copy_somebody_deleted_limits_for_ten_more_minutes_unless_it_comes_back(
+    monkeypatch: pytest.MonkeyPatch, comes_back: bool
+) -> None:
+    async with seed_world() as world:
+        due: list[tuple[float, Callable[[], None]]] = []
+        loop = asyncio.get_running_loop()
+
+        def call_later(seconds: float, call: Callable[..., None], *arguments: object) -> asyncio.TimerHandle:
+            due.append((seconds, lambda: call(*arguments)))
+            return loop.call_at(loop.time() + 3600, lambda: None)
+
+        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
+        monkeypatch.setattr(loop, "call_later", call_later, raising=False)
+        world.remove("project-alpha", by_master=False)
+        monkeypatch.undo()
+        ((seconds, let_go),) = due
+        assert seconds == 600.0
+        if comes_back:
+            await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
+        found = await world.admission.decide(request(need="cpu=8"))
+        assert found.refusal is not None and found.refusal.code == 403
+        let_go()
+        found = await world.admission.decide(request("u", need="cpu=8"))
+        assert (found.refusal is not None) == comes_back
+        assert (world.quota_cache.quota("project-alpha") is not None) == comes_back
 
 
 @pytest.mark.parametrize("tight", ["project-alpha", "org-acme"])

@@ -98,6 +98,9 @@ def test_a_seed_that_is_deleted_takes_no_quota_with_it(world: World) -> None:
     world.quota_is(quota())
     world.seed_is(None, seed(inCluster=True))
     assert world.limited_by == ["original"]
+    world.quota_is(quota(), quota())
+    assert world.limited_by == ["original"], "also when it is written again"
+    assert world.quota_cache.in_cluster, "Allocations go on to be counted"
 
 
 def test_a_lost_seed_admits_nothing_also_in_the_masters_cluster(world: World) -> None:

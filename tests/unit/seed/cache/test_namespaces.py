@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 import msgspec
 import pytest
 
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.client.meta import ObjectMeta
+from common.kube.controller.reflector import Reflector
 from common.quota.object_names import GroupResource
 from seed.cache import namespaces, source_keys
 from seed.cache.consumer import Consumer
 from seed.cache.namespaces import NamespaceCache
+from seed.cache.quota import Quota
 from seed.cache.source_keys import OWN_API_SERVER
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
@@ -66,6 +71,47 @@ def test_a_selector_that_changes_selects_others_at_once(world: World) -> None:
     world.quota("all", selector={"matchLabels": {"owner": "bob"}})
     assert world.selected("alpha/c1", ANN) == []
     assert world.selected("alpha/c1", {"owner": "bob"}) == ["all"]
+
+
+async def test_a_namespace_is_looked_up_in_its_own_cluster(world: World) -> None:
+    """Tenants choose the names: another cluster may have one of that name, with other labels."""
+    world.quota("all", selector={"matchLabels": ANN})
+    labels = {"alpha/c1": ANN, "alpha/c2": {"owner": "bob"}, "alpha/c3": None}
+    for key, of in labels.items():
+        world.cluster(key.partition("/")[2])
+        watched = world.cache._watched[key] = namespaces._Watched(world.clusters.user_clusters.store.get(key))
+        found = {} if of is None else {"web": {"metadata": {"name": "web", "uid": key, "labels": of}}}
+        watched.cluster = cast(Cluster, Reads(found))
+        watched.reflector = Reflector(watched.cluster, namespaces.NAMESPACES)
+        for name, body in found.items():
+            watched.reflector.store._set(name, msgspec.convert(body, namespaces.Namespace))
+        watched.reflector.synced.set()
+        watched.reflector.proven_at = time.monotonic()
+
+    def names(quotas: Sequence[Quota]) -> list[str]:
+        return [quota.name for quota in quotas]
+
+    selected = {key: world.cache.select(key, "web") for key in (*labels, OWN_API_SERVER)}
+    assert {key: (names(found.quotas), found.known) for key, found in selected.items()} == {
+        "alpha/c1": (["all"], True),
+        "alpha/c2": ([], True),
+        "alpha/c3": ([], False),
+        OWN_API_SERVER: ([], False),
+    }
+    assert [names(await world.cache.read(key, "web")) for key in labels] == [["all"], [], []]
+    world.cache._watched["alpha/c1"].reflector = None
+    assert world.cache.select("alpha/c1", "web") == ([], False), "nothing was seen there yet"
+
+
+class Reads:
+    name = "user-cluster"
+
+    def __init__(self, found: Mapping[str, object]) -> None:
+        self._found = found
+
+    async def find(self, _resource: object, name: str) -> namespaces.Namespace | None:
+        body = self._found.get(name)
+        return msgspec.convert(body, namespaces.Namespace) if body is not None else None
 
 
 def test_what_is_in_namespaces_is_counted_by_one_quota_alone(world: World) -> None:

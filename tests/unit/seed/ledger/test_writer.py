@@ -611,6 +611,25 @@ async def test_news_by_others_are_taken_up_and_old_news_are_not() -> None:
         assert await ledger.claim("b") == Fenced()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_nobody_hears_of_a_write_before_it_is_durable(fails: bool) -> None:
+    """What listeners hear is published to the master and wakes those that wait."""
+    async with opened(account(10)) as ledger:
+        await ledger.claim("a")
+        ledger.heard.clear()
+        ledger.store.open.clear()
+        ledger.store.before = [StoreUnavailableError("no answer")] if fails else []
+        claimed = ledger.writer.claim("b", reservation())
+        await eventually(lambda: ledger.store.saves == 2)
+        assert ledger.writer.account is not None
+        assert (ledger.heard, uids(ledger.writer.account)) == ([], {"a"})
+        ledger.store.open.set()
+        await asyncio.wait([claimed])
+        assert claimed.exception() is None or fails
+        assert all(heard == ledger.store.account.sequence for heard in ledger.heard)
+        assert uids(ledger.writer.account) == uids(ledger.store.account) == ({"a"} if fails else {"a", "b"})
+
+
 async def test_a_later_write_of_another_heard_before_our_own_is_confirmed_stays_known() -> None:
     async with opened(account(10)) as ledger:
         await ledger.claim("a")

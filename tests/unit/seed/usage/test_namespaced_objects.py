@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
@@ -317,6 +318,87 @@ async def test_only_lists_that_began_after_the_demand_are_counted(monkeypatch: p
         for path in ("/api/v1/namespaces?", "/api/v1/pods?", "/apis/example.com"):
             assert any(path in each for each in asked), asked
         assert not any("resourceVersion" in each for each in asked), "consistent lists only"
+
+
+@pytest.mark.parametrize("plural", ["namespaces", "pods"])
+async def test_after_a_break_of_any_watch_it_is_not_certain_what_has_happened_there(
+    monkeypatch: pytest.MonkeyPatch, plural: str
+) -> None:
+    """A backup may have been restored: what was seen before proves nothing of an update since."""
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        await eventually(lambda: found.source().live)
+        held = asyncio.Event()
+        handle = found.api.list
+
+        async def held_back(request: web.Request, of: str, namespace: str) -> web.Response:
+            if of == plural:
+                await held.wait()
+            return await handle(request, of, namespace)
+
+        monkeypatch.setattr(found.api, "list", held_back)
+        found.api.compacted = 10**6  # each watch that begins anew has to list first
+        found.api.end_watches.set()
+        await eventually(lambda: not found.source().live)
+        found.api.compacted = 0
+        found.api.end_watches.clear()
+        objects = found.sources._objects[CLUSTER]
+        other = objects.namespaces if plural == "pods" else found.source()._counted.informers[0]  # type: ignore[union-attr]
+        await eventually(lambda: other.live)
+        assert not found.source().live and found.used() == {"pods": 1}
+        held.set()
+        await eventually(lambda: found.source().live)
+
+
+async def test_what_is_not_served_is_asked_for_again_and_its_later_lists_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A demand is met only by an answer whose question began after it: no answer stands for later lists (rule 4.4)."""
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {})
+        source = found.source()
+        served = False
+        for _ in range(4):
+            barrier = source.request_relist()
+            assert not source.listed_since(barrier)
+            async with asyncio.timeout(fakes.PATIENCE):
+                await source.listed(barrier)
+            if served:
+                continue
+            served = True
+            await found.api.put("widgets", "web", "w")
+            found.serve_widgets("v1")
+            await eventually(lambda: found.used() == {"count/widgets.example.com": 1})
+
+
+async def test_an_answer_that_a_kind_is_not_served_is_as_old_as_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been served since, and an object been made that the account does not count."""
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {})
+        source = found.source()
+        (informer,) = source._counted.informers  # type: ignore[union-attr]
+        namespaces = found.sources._objects[CLUSTER].namespaces
+        find, asked, answers = kind_informer.find_kind, 0, asyncio.Semaphore(0)
+
+        async def find_slowly(*arguments: Any) -> Any:
+            nonlocal asked
+            told = await find(*arguments)
+            asked += 1
+            await answers.acquire()
+            return told
+
+        monkeypatch.setattr(kind_informer, "find_kind", find_slowly)
+        await eventually(lambda: asked == 1)
+        demand = source.request_relist()
+        before = informer.listed_from
+        answers.release()
+        await eventually(lambda: asked == 2)
+        assert informer.listed_from > before
+        await eventually(lambda: namespaces.listed_from > demand.moment)  # type: ignore[attr-defined]
+        assert not source.listed_since(demand)
+        answers.release()
+        await eventually(lambda: source.listed_since(demand))
 
 
 async def test_a_pod_that_its_node_never_ends_ceases_to_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,13 +115,16 @@ async def test_within_what_another_promises_it_costs_nothing_and_names_that(web:
     assert (web.kept.amount, web.kept.base) == ({}, nanos("pods=5"))
 
 
-async def test_if_the_other_goes_meanwhile_nothing_is_admitted_or_kept(web: Allocated) -> None:
+@pytest.mark.parametrize("left", [[], [quota("default", "8", pods="7")]])
+async def test_if_the_other_goes_or_is_lowered_meanwhile_nothing_is_admitted_or_kept(
+    web: Allocated, left: list[dict]
+) -> None:
     await web.limit("pods=10")
     web.there = [quota("default", "7", pods="8")]
 
     def lowered(number: int) -> None:
         if number == 2:
-            web.there = []
+            web.there = left
 
     web.on_read = lowered
     why = "another ResourceQuota of namespace web was lowered at the same time"
