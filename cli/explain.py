@@ -140,7 +140,7 @@ def _found(answers: Sequence[Answer], read: Callable[[bytes], list[Record]]) -> 
             continue
         try:
             records = read(answer.content)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NotExplained(f"{answer.agent} answers what is no decision: {error}") from None
         found.extend(_Found(answer.agent, record) for record in records)
     return found

@@ -10,7 +10,7 @@ from cli.fitting import objects
 from cli.fitting.objects import Json, Manifest
 from cli.outcome import Failed
 from common.api.labels import FITS_ANNOTATION
-from common.kube.client import api_discovery
+from common.kube.client import api_discovery, deep_json
 from common.kube.client.api_client import MERGE_PATCH, Cluster
 from common.kube.client.connection import JSON
 from common.kube.client.errors import ApiError, Forbidden, NotFound
@@ -20,6 +20,8 @@ from seed.webhooks.fits import Fits
 
 OURS = {"QuotaExceeded", "QuotaUnavailable", "NotSpecified", "UnknownProject", "SeedLost", "MachineNotSized"}
 """Reasons of the causes of refusals."""
+
+_json: msgspec.json.Decoder[Json] = msgspec.json.Decoder()
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,12 +131,11 @@ async def _present(cluster: Cluster, resource: Resource[Any], manifest: Manifest
         content = await cluster.request(
             "GET", _path(resource, namespace, manifest.name), verb="get", plural=resource.plural
         )
+        return deep_json.read(_json.decode, content, "the answer")
     except NotFound:
         return None
     except ApiError as error:
         raise Failed(f"{manifest.shown}: {error.message}") from None
-    found: Json = msgspec.json.decode(content)
-    return found
 
 
 async def _dry_run(
@@ -150,8 +151,7 @@ async def _dry_run(
         verb="dry run of",
         plural=resource.plural,
     )
-    found: Json = msgspec.json.decode(content)
-    return found
+    return deep_json.read(_json.decode, content, "the answer")
 
 
 def _path(resource: Resource[Any], namespace: str | None, name: str | None) -> str:

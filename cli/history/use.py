@@ -110,7 +110,7 @@ def read(content: bytes) -> Points:
                 amount = float(value)
                 if math.isfinite(amount) and 0 <= amount <= MAX_AMOUNT:
                     found.setdefault(time, {})[series.metric.get("resource", "")] = amount
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         raise Failed(f"Prometheus answers what cannot be read: {error}") from None
     return found
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from common.kube.client import deep_json
 from common.kube.client.api_client import Cluster
 
 TIMEOUT = 5.0  # seconds for one request to the API server
@@ -39,17 +40,21 @@ class _AccessReview(msgspec.Struct):
     status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
 
 
+_token_review = msgspec.json.Decoder(_TokenReview)
+_access_review = msgspec.json.Decoder(_AccessReview)
+
+
 async def review_token(cluster: Cluster, token: str, audiences: Sequence[str] = ()) -> User | None:
     """None: it is nobody's. Without audiences the token must be one for the API server itself.
 
-    Raises ApiError and msgspec.MsgspecError.
+    Raises ApiError.
     """
     asked: dict[str, object] = {"token": token}
     if audiences:
         asked["audiences"] = list(audiences)
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": asked}
     content = await _create(cluster, _TOKEN_REVIEWS, "tokenreviews", body)
-    found = msgspec.json.decode(content, type=_TokenReview).status
+    found = deep_json.read(_token_review.decode, content, "TokenReview").status
     # No audience: the API server did not look at it, and the token is one for the API server itself.
     if not found.authenticated or (audiences and not set(audiences) & set(found.audiences)):
         return None
@@ -57,11 +62,11 @@ async def review_token(cluster: Cluster, token: str, audiences: Sequence[str] = 
 
 
 async def review_access(cluster: Cluster, user: User, attributes: Mapping[str, object]) -> bool:
-    """`attributes`: the part of the spec that says what is asked for. Raises ApiError and msgspec.MsgspecError."""
+    """`attributes`: the part of the spec that says what is asked for. Raises ApiError."""
     spec = {"user": user.username, "uid": user.uid, "groups": user.groups, "extra": user.extra, **attributes}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
     content = await _create(cluster, _ACCESS_REVIEWS, "subjectaccessreviews", body)
-    return msgspec.json.decode(content, type=_AccessReview).status.allowed
+    return deep_json.read(_access_review.decode, content, "SubjectAccessReview").status.allowed
 
 
 async def _create(cluster: Cluster, path: str, plural: str, body: Mapping[str, object]) -> bytes:

@@ -11,8 +11,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-import msgspec
-
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.runtime.health import AUDIENCE, PageAccess
@@ -51,7 +49,7 @@ class PageReaders:
         self._reviews.append(time.monotonic())
         try:
             access = await self._review(path, token)
-        except (ApiError, msgspec.MsgspecError) as error:
+        except ApiError as error:
             log.warning("access to a page cannot be checked", extra={"page": path, "error": str(error)})
             return PageAccess.NOT_KNOWN
         self._kept.keep(key, _Kept(access, time.monotonic() + KEPT_SECONDS), MAX_KEPT)

@@ -80,7 +80,7 @@ class Answers(Generic[K, V]):
             task.add_done_callback(lambda done: self._asked(key, done))
         try:
             return await asyncio.shield(task)  # others may wait for it, too
-        except (ApiError, msgspec.MsgspecError) as error:
+        except ApiError as error:
             log.warning("not checked", extra={"what": self._what, "error": str(error)})
             raise ProblemError(503, f"{self._what} cannot be checked now") from None
 

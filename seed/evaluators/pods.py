@@ -198,7 +198,7 @@ class PodEvaluator(Counting[Pod]):
             return None
         try:
             return datetime.fromisoformat(deleted).timestamp() + grace
-        except ValueError:  # no API server of Kubernetes writes that
+        except (ValueError, OverflowError):  # no API server of Kubernetes writes that
             return None
 
 

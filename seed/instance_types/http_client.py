@@ -272,7 +272,7 @@ def _retry_after(answer: Answer) -> float | None:
     try:
         until, now = (parsedate_to_datetime(date) for date in (text, answer.headers.get("date", "")))
         return max((until - now).total_seconds(), 0.0)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

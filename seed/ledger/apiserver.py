@@ -10,6 +10,7 @@ import msgspec
 
 from common.api.labels import ACCOUNTS, GROUP, MANAGED_BY_LABEL, VERSION
 from common.api.types import QuotaRef
+from common.kube.client import deep_json
 from common.kube.client.api_client import MERGE_PATCH, METADATA, Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.client.meta import Object
@@ -82,8 +83,8 @@ class ApiServerStore:
         except ApiError as error:
             raise StoreUnavailableError(f"{key.name}: reading the ledger: {error}") from error
         try:
-            found = _object.decode(answer)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            found = deep_json.decode(_object.decode, answer)
+        except msgspec.MsgspecError as error:
             raise MalformedLedgerError(f"{key.name}: {error}") from None
         last = self._last.get(key.uid)
         if last is not None and last.version == found.metadata.resource_version:
@@ -115,8 +116,8 @@ class ApiServerStore:
         except ApiError as error:
             raise StoreUnavailableError(f"{key.name}: writing the ledger: {error}") from error
         try:
-            return _written.decode(answer).metadata.resource_version
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return deep_json.decode(_written.decode, answer).metadata.resource_version
+        except msgspec.MsgspecError as error:
             raise StoreUnavailableError(f"{key.name}: the answer to a write cannot be read: {error}") from None
 
     async def delete(self, key: Key) -> None:
@@ -167,7 +168,7 @@ class ApiServerStore:
             self._last.pop(uid, None)
         else:
             try:
-                head = _head.decode(present.account) or LedgerHead()
+                head = deep_json.decode(_head.decode, present.account) or LedgerHead()
                 if self._is_known(uid, head):
                     return  # the echo of our own write: thousands of reservations need not be read again
                 stored = Stored(decode(present.account), present.metadata.resource_version)

@@ -228,7 +228,7 @@ def decode(raw: bytes | memoryview) -> Account:
             ask=ask_from_wire(wire.ask),
             held_back=tuple(wire.held_back),
         )
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise MalformedLedgerError(str(error)) from None
 
 

@@ -70,6 +70,11 @@ PROMISE_TOTALS = "unit/seed/usage/test_promise_totals.py"
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
 PROVEN: dict[str, tuple[str, ...]] = {
+    "one byte that is not UTF-8": (
+        f"{DEEP}::test_text_that_is_no_utf_8_is_malformed_wherever_it_stands",
+        f"{API_CLIENT}::test_a_list_that_is_no_utf_8_is_malformed",
+        f"{API_CLIENT}::test_whatever_is_wrong_with_an_answer_is_an_error_of_the_api",
+    ),
     "A tenant who is cluster admin of a user cluster labels namespaces there": (
         f"{NAMESPACES}::test_a_namespace_is_in_every_quota_that_selects_it_in_a_cluster_that_takes_part",
     ),

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from common.kube.client import deep_json
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Malformed, NotFound
+from common.kube.client.errors import NotFound
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 
@@ -50,12 +51,9 @@ async def find_namespaced(cluster: Cluster, group: str, plural: str, known: Sequ
     for version in _in_order(await _versions(cluster, group), known):
         path = f"/apis/{group}/{version}" if group else f"/api/{version}"
         try:
-            content = await cluster.request("GET", path, verb="discover", plural=plural)
-            found = _resources.decode(content).resources
+            found = await _served(cluster, path, plural)
         except NotFound:
             continue
-        except msgspec.MsgspecError as error:
-            raise Malformed(200, "Malformed", f"cluster {cluster.name}: {path} cannot be read: {error}") from None
         for resource in found:
             if resource.name == plural and resource.namespaced and {"list", "watch"} <= {*resource.verbs}:
                 return ServedKind(version, resource.kind)
@@ -66,12 +64,16 @@ async def _versions(cluster: Cluster, group: str) -> list[str]:
     if not group:
         return ["v1"]
     try:
-        found = _group.decode(await cluster.request("GET", f"/apis/{group}", verb="discover", plural=group))
+        content = await cluster.request("GET", f"/apis/{group}", verb="discover", plural=group)
     except NotFound:
         return []
-    except msgspec.MsgspecError as error:
-        raise Malformed(200, "Malformed", f"cluster {cluster.name}: /apis/{group} cannot be read: {error}") from None
+    found = deep_json.read(_group.decode, content, f"cluster {cluster.name}: /apis/{group}")
     return [found.preferred_version.version, *(version.version for version in found.versions)]
+
+
+async def _served(cluster: Cluster, path: str, plural: str) -> list[_Resource]:
+    content = await cluster.request("GET", path, verb="discover", plural=plural)
+    return deep_json.read(_resources.decode, content, f"cluster {cluster.name}: {path}").resources
 
 
 def _in_order(served: Iterable[str], known: Sequence[str]) -> Iterator[str]:
@@ -86,11 +88,9 @@ async def find_kind(cluster: Cluster, api_version: str, kind: str) -> Resource[O
     group, _, version = api_version.rpartition("/")
     path = f"/apis/{group}/{version}" if group else f"/api/{version}"
     try:
-        found = _resources.decode(await cluster.request("GET", path, verb="discover", plural=kind)).resources
+        found = await _served(cluster, path, kind)
     except NotFound:
         return None
-    except msgspec.MsgspecError as error:
-        raise Malformed(200, "Malformed", f"cluster {cluster.name}: {path} cannot be read: {error}") from None
     for resource in found:
         if resource.kind == kind and "/" not in resource.name:
             return Resource(group, version, resource.name, kind, resource.namespaced, Object)

@@ -1,4 +1,4 @@
-"""JSON of API servers, however deep it is nested.
+"""JSON of API servers, however deep it is nested. Whatever is wrong with it is one kind of error.
 
 API servers take objects that are nested up to 10,000 deep, where users may choose fields. msgspec skips what it is not
 asked for, but counts each level against Python's limit of 1,000: one such object would make a whole list unreadable.
@@ -12,17 +12,29 @@ from typing import TypeVar
 
 import msgspec
 
+from common.kube.client.errors import Malformed
+
 MAX_DEPTH = 12_000  # more than API servers take; msgspec needs less than 100 bytes of the stack for each
 
 T = TypeVar("T")
 
 
 def decode(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.Raw) -> T:
-    """Raises msgspec.MsgspecError, also for what is nested deeper than that, and UnicodeDecodeError."""
+    """Raises msgspec.MsgspecError, also for what is nested deeper than that and for text that is not UTF-8."""
     try:
         return decoder(content)
     except RecursionError:
         return _deep(decoder, content)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def read(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.Raw, what: str) -> T:
+    """`decode` of an answer. Raises Malformed."""
+    try:
+        return decode(decoder, content)
+    except msgspec.MsgspecError as error:
+        raise Malformed(200, "Malformed", f"{what} cannot be read: {error}") from None
 
 
 def _deep(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.Raw) -> T:
@@ -32,5 +44,7 @@ def _deep(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.
         return decoder(content)
     except RecursionError:
         raise msgspec.DecodeError("JSON is nested too deep") from None
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from None
     finally:
         sys.setrecursionlimit(limit)

@@ -12,7 +12,6 @@ from urllib.parse import quote
 import msgspec
 
 from common.kube.client import deep_json
-from common.kube.client.errors import Malformed
 from common.kube.client.meta import Object, ObjectMeta
 
 T = TypeVar("T", bound=Object)
@@ -136,10 +135,7 @@ class Resource(Generic[T]):
 
     def decode(self, content: bytes | msgspec.Raw) -> T:
         """Raises Malformed."""
-        try:
-            return deep_json.decode(self.object_decoder.decode, content)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Malformed(200, "Malformed", f"{self.kind} cannot be read: {error}") from None
+        return deep_json.read(self.object_decoder.decode, content, self.kind)
 
 
 def by_name(name: str) -> str:
@@ -175,7 +171,7 @@ def read_page(resource: Resource[T], content: bytes, items: list[T], broken: lis
     """Adds what the page holds to `items` and `broken`. Raises msgspec.MsgspecError if it is no list at all."""
     try:
         page = deep_json.decode(resource.page_decoder.decode, content)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except msgspec.MsgspecError:
         loose = deep_json.decode(_any_page.decode, content)
     else:
         items.extend(page.items or ())
@@ -183,7 +179,7 @@ def read_page(resource: Resource[T], content: bytes, items: list[T], broken: lis
     for raw in loose.items or ():
         try:
             items.append(deep_json.decode(resource.object_decoder.decode, raw))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except msgspec.MsgspecError as error:
             broken.append(describe_broken(raw, error))
     return loose.metadata
 
@@ -191,6 +187,6 @@ def read_page(resource: Resource[T], content: bytes, items: list[T], broken: lis
 def describe_broken(raw: msgspec.Raw, error: Exception) -> Broken:
     try:
         meta = deep_json.decode(_meta_only.decode, raw).metadata
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except msgspec.MsgspecError:
         meta = ObjectMeta()
     return Broken(meta.key, meta.uid, meta.resource_version, str(error))

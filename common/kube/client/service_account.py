@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from common.kube.client import deep_json
 from common.kube.client.connection import Connection
 from common.kube.client.errors import Malformed
 
@@ -45,6 +46,9 @@ class _TokenRequest(msgspec.Struct):
     status: _TokenStatus
 
 
+_token_request = msgspec.json.Decoder(_TokenRequest)
+
+
 async def request_token(
     cluster: Connection,
     namespace: str,
@@ -63,10 +67,7 @@ async def request_token(
     content = await cluster.request(
         "POST", path, msgspec.json.encode(body), timeout=timeout, verb="create", plural="serviceaccounts/token"
     )
-    try:
-        token = msgspec.json.decode(content, type=_TokenRequest).status.token
-    except msgspec.MsgspecError as error:
-        raise Malformed(200, "Malformed", f"cluster {cluster.name}: TokenRequest: {error}") from None
+    token = deep_json.read(_token_request.decode, content, f"cluster {cluster.name}: TokenRequest").status.token
     if not token:
         raise Malformed(200, "Malformed", f"cluster {cluster.name}: TokenRequest: the answer has no token")
     return token
@@ -79,7 +80,7 @@ def read(token: str) -> Token | None:
         return None
     try:
         claims = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)), type=_Claims)
-    except (ValueError, msgspec.MsgspecError):
+    except (ValueError, RecursionError):  # also of msgspec, and of what is neither base64 nor UTF-8
         return None
     namespace, colon, account = claims.sub.removeprefix(_PREFIX).partition(":")
     if not (claims.sub.startswith(_PREFIX) and colon and claims.iat < claims.exp):

@@ -67,7 +67,7 @@ class WatchStream(Generic[T]):
     def _decode(self, line: bytes) -> WatchEvent[T]:
         try:
             event = deep_json.decode(self._resource.event_decoder.decode, line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except msgspec.MsgspecError as error:
             return self._decode_loosely(line, error)
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
             return WatchEvent(event.type, event.object.metadata.resource_version, event.object)
@@ -77,7 +77,7 @@ class WatchStream(Generic[T]):
         """Bookmarks and errors have other fields than objects; the rest here is malformed."""
         try:
             event = deep_json.decode(any_event.decode, line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except msgspec.MsgspecError:
             raise Malformed(200, "Malformed", f"{self._what}: stream is not a watch: {error}") from None
         if event.type == "ERROR":
             raise api_error(500, bytes(event.object), self._what)

@@ -118,6 +118,8 @@ async def test_who_must_stop_waiting_can_see_what_went_wrong_so_far() -> None:
         ("Sat, 21 Nov 2026 07:59:00 GMT", 0.0),
         ("9999999", None),
         ("soon", None),
+        ("Sat, 21 Nov 99999999999 08:00:09 GMT", None),
+        ("Sat, 21 Nov 2026 08:00:09 +99999999999999", None),
         ("-1", None),
     ],
 )

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from common.kube.client import api_client, connection, kubeconfig, watch
+from common.kube.client import api_client, api_discovery, connection, kubeconfig, watch
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import (
     LONGEST_RETRY_AFTER,
@@ -27,7 +27,9 @@ from common.kube.client.errors import (
 from common.kube.client.kubeconfig import Access
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
+from common.kube.client.service_account import request_token
 from common.kube.controller.leader_election import LEASES
+from common.server.access_reviews import User, review_access, review_token
 from tests.unit.fake_api_server import fake_api_server, status
 
 
@@ -165,6 +167,30 @@ async def test_a_malformed_object_does_not_stop_the_list(fake, cluster):
     assert (broken.key, broken.uid) == ("n/bad", bad["metadata"]["uid"]) and "$.data" in broken.error
     with pytest.raises(Malformed, match="ConfigMap cannot be read"):
         await cluster.get(CONFIGMAPS, "bad", "n")
+
+
+async def test_a_list_that_is_no_utf_8_is_malformed(fake, cluster):
+    await answer_with(fake, web.Response(body=b'{"metadata": {"continue": "\xda"}, "items": []}'))
+    with pytest.raises(Malformed, match="not a list"):
+        await cluster.list(CONFIGMAPS)
+
+
+NO_UTF_8 = b"""{"status": {"user": {"username": "\xda"}, "token": "\xda", "allowed": "\xda"},
+    "versions": [{"version": "\xda"}], "resources": [{"name": "\xda"}]}"""
+
+
+@pytest.mark.parametrize("content", [NO_UTF_8, b"[" * 100_000, b"7", b""])
+async def test_whatever_is_wrong_with_an_answer_is_an_error_of_the_api(fake, cluster, content):
+    for ask in (
+        lambda: review_token(cluster, "t"),
+        lambda: review_access(cluster, User(), {}),
+        lambda: api_discovery.find_kind(cluster, "v1", "Pod"),
+        lambda: api_discovery.find_namespaced(cluster, "apps", "deployments"),
+        lambda: request_token(cluster, "n", "a", seconds=600),
+    ):
+        await answer_with(fake, web.Response(body=content))
+        with pytest.raises(Malformed):
+            await ask()
 
 
 async def answer_with(fake, response):

@@ -70,3 +70,22 @@ def test_an_error_is_bounded() -> None:
     assert len(error.causes) < 100
     assert error.retry_after == LONGEST_RETRY_AFTER
     assert api_error(503, b"", "get things", "9" * 400).retry_after == LONGEST_RETRY_AFTER
+
+
+@pytest.mark.parametrize("wrong", [b"\xda", b"\xff\xfe"])
+def test_text_that_is_no_utf_8_is_malformed_wherever_it_stands(wrong: bytes) -> None:
+    """Also beside what is nested so deep that it is read a second time."""
+    with pytest.raises(Malformed, match="Thing cannot be read"):
+        THINGS.decode(thing("X").replace(b"X", wrong))
+    broken: list[Broken] = []
+    found: list[Object] = []
+    bad = thing("X", 1_500).replace(b"X", wrong)
+    read_page(THINGS, b'{"metadata": {}, "items": [%b, %b]}' % (bad, thing("b")), found, broken)
+    assert [one.metadata.name for one in found] == ["b"]
+    assert len(broken) == 1
+    with pytest.raises(msgspec.MsgspecError):
+        read_page(THINGS, b'{"metadata": {"continue": "%b"}, "items": []}' % wrong, found, broken)
+    with pytest.raises(msgspec.MsgspecError):
+        read_page(
+            THINGS, b'{"metadata": {"continue": "%b"}, "items": [%b]}' % (wrong, thing("b", 1_500)), found, broken
+        )
