@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from common.kube.client.api_client import PAGE, Cluster, RequestHook
+from common.kube.client.bounds import MAX_BODY
 from common.kube.client.errors import ApiError
 from common.kube.client.kubeconfig import Access
 from common.kube.client.meta import Object
 from common.kube.client.resource import Listing, Resource
-from common.kube.client.watch import MAX_BODY, WatchStream
+from common.kube.client.watch import WatchStream
 
 FRESH = 1.0  # seconds: an object is created only in a cluster that was found to be the same so short a time ago
 

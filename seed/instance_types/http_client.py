@@ -23,7 +23,7 @@ from common.kube.client.errors import ApiError, Malformed, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.kube.client.transport import close_all
+from common.kube.client.transport import BUFFER, IDENTITY, BoundedConnector, RefusedAnswer, close_all
 from seed.providers.flavour import MAX_BODY, MAX_BODY_OF_ANY_HOST, Answer, CloudError, Headers, is_nearby, only_429
 
 ATTEMPTS = 4
@@ -78,14 +78,16 @@ class Transport:
 
     def _connected(self, *, proxied: bool) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=BoundedConnector(
                 ssl=self._ssl_context if self._ssl_context is not None else True,
                 resolver=self._resolver,
                 limit=0,  # one user cluster's lookups have a bound (cache.MAX_FETCHES), and never wait for another's
             ),
             trust_env=proxied,  # HTTPS_PROXY, NO_PROXY
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": "seedquota"},
+            headers={"User-Agent": "seedquota", **IDENTITY},
+            auto_decompress=False,
+            read_bufsize=BUFFER,
         )
 
 
@@ -190,6 +192,8 @@ class BoundedHttp:
             raise CloudError("has an address that is no URL", refused=True) from None
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
             raise CloudError("does not prove by its certificate who it is") from None
+        except RefusedAnswer as error:
+            raise CloudError(f"answers what is not read: {error}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise CloudError(f"cannot be reached ({type(error).__name__})") from None
 

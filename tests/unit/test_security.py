@@ -22,6 +22,7 @@ CREDENTIALS = "property/test_credentials.py"
 FOOTPRINT = "unit/seed/machines/test_footprint.py"
 HOSTILE = "integration/installed/test_hostile.py"
 API_CLIENT = "unit/common/kube/client/test_api_client.py"
+BOUNDS = "unit/common/kube/client/test_bounds.py"
 DEEP = "unit/common/kube/client/test_deep_json.py"
 TURNS = "unit/seed/webhooks/test_turns.py"
 SERVER = "unit/common/server/test_http_server.py"
@@ -70,6 +71,20 @@ PROMISE_TOTALS = "unit/seed/usage/test_promise_totals.py"
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
 PROVEN: dict[str, tuple[str, ...]] = {
+    "a compressed answer": (
+        f"{BOUNDS}::test_a_compressed_answer_is_refused_whatever_was_asked_for",
+        "unit/seed/instance_types/test_http_client.py"
+        "::test_a_cloud_that_compresses_though_nobody_asked_for_it_is_not_read",
+    ),
+    "interim answers (1xx)": (
+        f"{BOUNDS}::test_interim_answers_have_an_end",
+        f"{BOUNDS}::test_a_head_is_bounded_and_there_is_one_answer",
+        f"{BOUNDS}::test_what_is_no_body_is_bounded",
+    ),
+    "more answers than requests": (
+        f"{BOUNDS}::test_a_head_is_bounded_and_there_is_one_answer",
+        f"{BOUNDS}::test_what_comes_after_an_answer_ends_the_connection",
+    ),
     "one byte that is not UTF-8": (
         f"{DEEP}::test_text_that_is_no_utf_8_is_malformed_wherever_it_stands",
         f"{API_CLIENT}::test_a_list_that_is_no_utf_8_is_malformed",

@@ -16,19 +16,18 @@ import aiohttp
 import msgspec
 
 from common.kube.client import kubeconfig
+from common.kube.client.bounds import MAX_BODY, MAX_ITEMS, MAX_PAGE
 from common.kube.client.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connection, RequestHook
 from common.kube.client.errors import Gone, Malformed, TooLarge
 from common.kube.client.meta import Object, object_key
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, by_name, read_page
 from common.kube.client.transport import new_session
-from common.kube.client.watch import MAX_BODY, T, WatchStream
+from common.kube.client.watch import T, WatchStream
 
 __all__ = ["BROKEN", "MERGE_PATCH", "METADATA", "Cluster", "RequestHook"]
 
-MAX_PAGE = 8 * 1024 * 1024  # bytes of one page of a list ...
-PAGE = 500  # ... and objects in it
+PAGE = 500  # objects in one page of a list
 SMALLER = 8  # by which they become fewer where a page is too large
-MAX_ITEMS = 500_000  # objects in one list
 BROKEN = 1024  # bytes that one takes which cannot be read
 LIST_RESTARTS = 3  # how often a list begins again because its continue token expired
 SILENT = 5.0  # seconds after which a watch must have ended that the API server was asked to end

@@ -17,10 +17,10 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from common.kube.client.errors import ApiError, Unavailable, api_error
+from common.kube.client.bounds import MAX_BODY
+from common.kube.client.errors import ApiError, Malformed, Unavailable, api_error
 from common.kube.client.kubeconfig import Access, InvalidKubeconfig
-from common.kube.client.transport import close_all, describe, new_session, read_body
-from common.kube.client.watch import MAX_BODY
+from common.kube.client.transport import IDENTITY, RefusedAnswer, close_all, describe, new_session, read_body
 
 ONE_PIECE = 1024 * 1024  # bytes of a body that is sent in one piece
 LEASE_CONNECTIONS = 4  # the lease, a replica's own record, the leader's look at all records, and one more
@@ -116,7 +116,7 @@ class Connection:
                     content = await read_body(response, MAX_BODY, what)
                     raise self._error(status, content, what, response)
         except (aiohttp.ClientError, OSError) as error:
-            raise self._unavailable(what, error, self.timeout) from None
+            raise self._failed(what, error, self.timeout) from None
         finally:
             if self.on_request is not None:
                 self.on_request("watch", plural, status, time.monotonic() - started)
@@ -167,7 +167,7 @@ class Connection:
                 content = await read_body(response, max_body or self._max_body, f"cluster {self.name}: {verb} {path}")
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
-            raise self._unavailable(f"{verb} {path}", error, limit) from None
+            raise self._failed(f"{verb} {path}", error, limit) from None
         finally:
             if self.on_request is not None:
                 self.on_request(verb, plural, status, time.monotonic() - started)
@@ -194,7 +194,7 @@ class Connection:
             self._turns.release()
 
     def _set_authorization(self, authorization: str | None) -> None:
-        common = {"User-Agent": USER_AGENT, "Accept": JSON, "Accept-Encoding": "identity"}
+        common = {"User-Agent": USER_AGENT, "Accept": JSON, **IDENTITY}
         if authorization is not None:
             common["Authorization"] = authorization
         self._headers = {"": CIMultiDict(common)}
@@ -223,6 +223,8 @@ class Connection:
             self._refresh_at = 0.0
         return api_error(status, content, f"cluster {self.name}: {what}", response.headers.get("Retry-After"))
 
-    def _unavailable(self, what: str, error: Exception, timeout: float) -> Unavailable:
+    def _failed(self, what: str, error: Exception, timeout: float) -> ApiError:
+        if isinstance(error, RefusedAnswer):
+            return Malformed(200, "Malformed", f"cluster {self.name}: {what}: answer is refused: {error}")
         why = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else describe(error)
         return Unavailable(0, "Unavailable", f"cluster {self.name}: {what}: {why}")

@@ -1,15 +1,21 @@
-"""HTTP connections to an API server."""
+"""HTTP connections to an API server, or to another host that a tenant may choose: what comes is counted (bounds.py)."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import RawResponseMessage
+from aiohttp.streams import StreamReader
 
+from common.kube.client.bounds import MAX_HEAD, MAX_INTERIM, MAX_OVERHEAD
 from common.kube.client.errors import TooLarge
 
 
@@ -28,7 +34,99 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+BUFFER = 64 * 1024  # bytes that are read ahead, and a sixteenth as many chunks
+_HEAD_PIECE = 4 * 1024  # bytes of a head that are parsed before interim answers are counted
+
+
+class RefusedAnswer(aiohttp.ClientPayloadError):
+    """The answer is beyond a bound. `str()` says beyond which."""
+
+
+class BoundedProtocol(ResponseHandler):
+    """Counts what comes over one connection, before and after HTTP is parsed. The first excess ends it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._refused: RefusedAnswer | None = None
+        self._expect_answer()
+
+    def _expect_answer(self) -> None:
+        self._received = 0
+        self._interim = 0
+        self._answer: StreamReader | None = None  # the body of the answer, once its head is there
+
+    def set_response_params(self, **params: Any) -> None:
+        self._expect_answer()
+        super().set_response_params(**params)
+
+    def data_received(self, data: bytes) -> None:
+        """`data` is empty where what was kept back is parsed."""
+        begin = 0
+        while self._answer is None and begin < len(data) and self._refused is None:
+            piece = data[begin : begin + _HEAD_PIECE]
+            begin += len(piece)
+            self._received += len(piece)
+            super().data_received(piece)
+            if self._answer is None and self._received > MAX_HEAD:
+                self._refuse(f"its head is larger than {MAX_HEAD} bytes")
+        if self._refused is not None or (data and begin == len(data)):
+            return
+        if data and self._answer is not None and self._answer.is_eof():
+            self._refuse("more was sent than one answer")
+            return
+        self._received += len(data) - begin
+        super().data_received(data[begin:])
+        body = self._answer.total_bytes if self._answer is not None else 0
+        if self._received - body > body + MAX_OVERHEAD:
+            self._refuse("it has more framing than content")
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        message, body = data
+        if self._answer is not None:
+            self._refuse("more was sent than one answer")
+        elif message.code == 101:
+            self._refuse("it changes to another protocol")
+        elif message.code < 200:
+            self._interim += 1
+            if self._interim > MAX_INTERIM:
+                self._refuse(f"more than {MAX_INTERIM} interim answers")
+        elif message.headers.get("Content-Encoding", "identity").lower() != "identity":
+            self._refuse("it is compressed")
+        else:
+            self._answer = body
+            super().feed_data(data, size)
+
+    def _refuse(self, why: str) -> None:
+        if self._refused is not None:
+            return
+        self._refused = RefusedAnswer(why)
+        if self._answer is not None:
+            self._answer.set_exception(self._refused)
+        self.set_exception(self._refused)
+        self._parser = self._payload = None
+        self.abort()
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        """That the connection was lost thereupon tells nothing."""
+        super().set_exception(self._refused or exc, *cause)
+
+    def abort(self) -> None:
+        super().abort()
+        self._exception = self._refused
+
+
+class BoundedConnector(aiohttp.TCPConnector):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = partial(BoundedProtocol, loop=self._loop)  # type: ignore[assignment]
+
+
+IDENTITY = {"Accept-Encoding": "identity"}
+"""Without it aiohttp asks for compressed answers."""
+
+
 async def read_body(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:
+    """Raises TooLarge. Others run after each part."""
     length = response.content_length
     if length is not None and length <= limit:
         return await response.read()
@@ -39,11 +137,12 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, what: str) -> 
         if size > limit:
             raise TooLarge(200, "Malformed", f"{what}: answer is larger than {limit} bytes")
         parts.append(part)
+        await asyncio.sleep(0)
     return b"".join(parts)
 
 
 def new_session(tls: ssl.SSLContext | None, connections: int) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
+    connector = BoundedConnector(
         limit=connections,
         ssl=tls if tls is not None else True,
         keepalive_timeout=60,
@@ -53,7 +152,9 @@ def new_session(tls: ssl.SSLContext | None, connections: int) -> aiohttp.ClientS
         connector=connector,
         trust_env=False,
         cookie_jar=aiohttp.DummyCookieJar(),
-        read_bufsize=256 * 1024,
+        headers=IDENTITY,
+        auto_decompress=False,
+        read_bufsize=BUFFER,
     )
 
 

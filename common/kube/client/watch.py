@@ -9,12 +9,11 @@ import aiohttp
 import msgspec
 
 from common.kube.client import deep_json
+from common.kube.client.bounds import MAX_BODY
 from common.kube.client.errors import Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, describe_broken
-from common.kube.client.transport import describe
-
-MAX_BODY = 16 * 1024 * 1024  # bytes of one object or one watch event; etcd holds at most 1.5 MiB by default
+from common.kube.client.transport import RefusedAnswer, describe
 
 T = TypeVar("T", bound=Object)
 
@@ -42,6 +41,8 @@ class WatchStream(Generic[T]):
                 chunk = await self._content.readany()
         except TimeoutError:
             raise Unavailable(0, "Unavailable", f"{self._what}: the watch did not end in time") from None
+        except RefusedAnswer as error:
+            raise Malformed(200, "Malformed", f"{self._what}: answer is refused: {error}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(0, "Unavailable", f"{self._what}: {describe(error)}") from None
         if not chunk:

@@ -110,6 +110,25 @@ async def test_who_must_stop_waiting_can_see_what_went_wrong_so_far() -> None:
         await transport.close()
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br"])
+async def test_a_cloud_that_compresses_though_nobody_asked_for_it_is_not_read(encoding: str) -> None:
+    """A tenant may choose some hosts, and nine megabytes become gigabytes."""
+    asked: list[str] = []
+
+    async def compressed(request: web.Request) -> web.StreamResponse:
+        asked.append(request.headers["Accept-Encoding"])
+        return await answering(200, Content_Encoding=encoding)(request)
+
+    async with fake_cloud(compressed, HOST) as cloud:
+        transport = cloud.transport()
+        with pytest.raises(CloudError, match="it is compressed"):
+            await transport.within(asyncio.get_running_loop().time() + 30).request(
+                "GET", f"https://{HOST}/", attempts=1
+            )
+        assert asked == ["identity"]
+        await transport.close()
+
+
 @pytest.mark.parametrize(
     ("said", "seconds"),
     [
