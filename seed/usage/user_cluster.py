@@ -51,8 +51,7 @@ class Source:
     """Follows one UserCluster's Machines until `stop()`.
 
     `identify(source, cluster)` tells why the cluster that the kubeconfig leads to must not be followed, or raises
-    ApiError. `on_change(source, freed)` tells of a new sum, `on_state(source)` that it is followed now, or no more.
-    """
+    ApiError. `on_change(source, freed)` tells of a new sum, `on_state(source)` that it is followed now, or no more."""
 
     in_namespaces: None = None
 
@@ -107,7 +106,6 @@ class Source:
 
     @property
     def counted(self) -> bool:
-        """True once a complete list stands behind the sum, however old it is."""
         return self._reflector is not None and self._reflector.synced.is_set()
 
     @property

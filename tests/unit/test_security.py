@@ -100,7 +100,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "Two ResourceQuotas of a namespace are raised": (
         "unit/seed/accounts/test_promises.py"
         "::test_what_is_promised_is_never_above_the_limit_and_the_last_unit_can_be_used",
-        "unit/seed/webhooks/test_promises.py::test_if_the_other_goes_meanwhile_nothing_is_admitted_or_kept",
+        "unit/seed/webhooks/test_promises.py::test_if_the_other_goes_or_is_lowered_meanwhile_nothing_is_admitted_or_kept",
         f"{PROMISED}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
     ),
     "The quota that is made of an allocation": (
