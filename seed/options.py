@@ -22,7 +22,7 @@ from common.runtime.flags import (
 )
 from seed.ledger.backend import LedgerOptions
 from seed.machines.cluster_api import PROJECT_LABEL
-from seed.providers import PROVIDERS
+from seed.providers import ENDED, PROVIDERS
 from seed.webhooks.turns import PER_SECOND
 
 WEBHOOK_ADDRESS = Address("", 9443)
@@ -30,9 +30,9 @@ WEBHOOK_ADDRESS = Address("", 9443)
 
 def provider_names(raw: str) -> tuple[str, ...]:
     names = words(raw)
-    if not names or not set(names) <= set(PROVIDERS):
+    if not names or not set(names) <= PROVIDERS.keys() | ENDED:
         raise ValueError(f"{raw!r} is not a list of {', '.join(sorted(PROVIDERS))}")
-    return names
+    return tuple(name for name in names if name in PROVIDERS)
 
 
 def service_name(raw: str) -> str:

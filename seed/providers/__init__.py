@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 from seed.providers import (
     alibaba,
@@ -11,7 +11,6 @@ from seed.providers import (
     aws,
     azure,
     digitalocean,
-    equinixmetal,
     external,
     fake,
     gcp,
@@ -29,52 +28,32 @@ from seed.providers import (
 from seed.providers.flavour import Cloud
 from seed.providers.spec import Provider
 
-PROVIDERS: Mapping[str, Provider] = MappingProxyType(
-    {
-        provider.NAME: provider.size
-        for provider in (
-            alibaba,
-            anexia,
-            aws,
-            azure,
-            digitalocean,
-            equinixmetal,
-            external,
-            fake,
-            gcp,
-            hetzner,
-            kubevirt,
-            linode,
-            nutanix,
-            opennebula,
-            openstack,
-            scaleway,
-            vmware_cloud_director,
-            vsphere,
-            vultr,
-        )
-    }
+_ALL: tuple[ModuleType, ...] = (
+    alibaba,
+    anexia,
+    aws,
+    azure,
+    digitalocean,
+    external,
+    fake,
+    gcp,
+    hetzner,
+    kubevirt,
+    linode,
+    nutanix,
+    opennebula,
+    openstack,
+    scaleway,
+    vmware_cloud_director,
+    vsphere,
+    vultr,
 )
+
+PROVIDERS: Mapping[str, Provider] = MappingProxyType({provider.NAME: provider.size for provider in _ALL})
 """What reads the size from the Machine, or what must be asked to know it."""
 
 CLOUDS: Mapping[str, Cloud] = MappingProxyType(
-    {
-        cloud.NAME: cloud.CLOUD
-        for cloud in (
-            alibaba,
-            aws,
-            azure,
-            digitalocean,
-            equinixmetal,
-            gcp,
-            hetzner,
-            kubevirt,
-            linode,
-            openstack,
-            scaleway,
-            vultr,
-        )
-    }
+    {provider.NAME: provider.CLOUD for provider in _ALL if hasattr(provider, "CLOUD")}
 )
 """What asks, for those of them that return a Lookup."""
 
@@ -82,7 +61,11 @@ UNSIZED: Mapping[str, str] = MappingProxyType(
     {
         "baremetal": "names hardware in another cluster, which has no size that can be read",
         "edge": "has no size in its Machine; use cloudProvider external, with cpu, memory and storage",
-        "packet": "is called equinixmetal now",
+        "equinixmetal": "is Equinix Metal, which ended on 30 June 2026",
+        "packet": "became Equinix Metal, which ended on 30 June 2026",
     }
 )
 """The other clouds of machine-controller, and why their Machines cannot be sized."""
+
+ENDED = frozenset({"equinixmetal"})
+"""They were in PROVIDERS: a configuration that still names one is not wrong."""

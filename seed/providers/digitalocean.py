@@ -8,6 +8,7 @@ further `scratch` disk comes with the size and is not counted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -15,7 +16,8 @@ import msgspec
 from common.quota.quantity import UNIT
 from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
+from seed.providers.flavour import Catalogue, Cloud, Flavour, Lookup, Place, Query, Settings
+from seed.providers.pages import listed_pages
 from seed.providers.size import GIB, MIB
 from seed.providers.spec import LARGEST, Spec
 
@@ -24,7 +26,6 @@ NAME = "digitalocean"
 _HOST = "api.digitalocean.com"
 _DEVICES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}
 PER_PAGE = 200  # the most that is documented
-MAX_PAGES = 50
 
 _Whole = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
@@ -72,17 +73,16 @@ class _Answer(msgspec.Struct):
 async def fetch(query: Query) -> Catalogue:
     headers = {"Authorization": f"Bearer {query.credentials['token']}"}
     entries = Entries()
-    for page in range(1, MAX_PAGES + 1):
-        parameters = {"page": str(page), "per_page": str(PER_PAGE)}
-        answer = await query.http.request("GET", f"https://{_HOST}/v2/sizes", headers=headers, query=parameters)
-        if answer.status != 200:
-            raise CloudError(f"answered {answer.status}")
-        listed = answer.json(_Answer)
-        async for size in in_pieces(listed.sizes):
+    url, parameters = f"https://{_HOST}/v2/sizes", {"page": "1", "per_page": str(PER_PAGE)}
+    async for page in listed_pages(query, url, _Answer, _following, parameters=parameters, headers=headers):
+        async for size in in_pieces(page.sizes):
             entries.add_json(size, ("slug",), _Size, _flavour)
-        if not (listed.links and listed.links.pages and listed.links.pages.next):
-            return entries.catalogue()
-    raise CloudError(f"answers more than {MAX_PAGES} pages")
+    return entries.catalogue()
+
+
+def _following(page: _Answer, number: int) -> Mapping[str, str] | None:
+    more = page.links and page.links.pages and page.links.pages.next
+    return {"page": str(number + 1)} if more else None
 
 
 def _flavour(size: _Size) -> Flavour:

@@ -8,6 +8,7 @@ Answers: https://docs.hetzner.cloud/reference/cloud#server-types. Deprecated typ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated
 
@@ -17,7 +18,8 @@ from common.quota.quantity import UNIT
 from common.runtime.pieces import in_pieces
 from seed.providers.decimals import gibibytes
 from seed.providers.entries import Entries
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
+from seed.providers.flavour import Catalogue, Cloud, Flavour, Lookup, Place, Query, Settings
+from seed.providers.pages import listed_pages
 from seed.providers.size import GIB
 from seed.providers.spec import LARGEST, Spec
 
@@ -25,7 +27,6 @@ NAME = "hetzner"
 
 _HOST = "api.hetzner.cloud"
 PER_PAGE = 50  # the most that is documented
-MAX_PAGES = 50
 
 _Whole = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
@@ -68,19 +69,16 @@ class _Answer(msgspec.Struct):
 async def fetch(query: Query) -> Catalogue:
     headers = {"Authorization": f"Bearer {query.credentials['token']}"}
     entries = Entries()
-    page: int | None = 1
-    for _ in range(MAX_PAGES):
-        parameters = {"page": str(page), "per_page": str(PER_PAGE)}
-        answer = await query.http.request("GET", f"https://{_HOST}/v1/server_types", headers=headers, query=parameters)
-        if answer.status != 200:
-            raise CloudError(f"answered {answer.status}")
-        listed = answer.json(_Answer)
-        async for kind in in_pieces(listed.server_types):
+    url, parameters = f"https://{_HOST}/v1/server_types", {"page": "1", "per_page": str(PER_PAGE)}
+    async for page in listed_pages(query, url, _Answer, _following, parameters=parameters, headers=headers):
+        async for kind in in_pieces(page.server_types):
             entries.add_json(kind, ("name", "id"), _Type, _flavour)
-        page = listed.meta.pagination.next_page
-        if page is None:
-            return entries.catalogue()
-    raise CloudError(f"answers more than {MAX_PAGES} pages")
+    return entries.catalogue()
+
+
+def _following(page: _Answer, _number: int) -> Mapping[str, str] | None:
+    following = page.meta.pagination.next_page
+    return None if following is None else {"page": str(following)}
 
 
 def _flavour(kind: _Type) -> Flavour:

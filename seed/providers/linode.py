@@ -7,6 +7,7 @@ Answers: https://techdocs.akamai.com/linode-api/reference/get-linode-types
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -14,7 +15,8 @@ import msgspec
 from common.quota.quantity import UNIT
 from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings
+from seed.providers.flavour import Catalogue, Cloud, Flavour, Lookup, Place, Query, Settings
+from seed.providers.pages import listed_pages
 from seed.providers.size import MIB
 from seed.providers.spec import LARGEST, Spec
 
@@ -22,7 +24,6 @@ NAME = "linode"
 
 _HOST = "api.linode.com"
 PER_PAGE = 500  # the most that is documented
-MAX_PAGES = 20
 
 _Whole = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
@@ -50,17 +51,15 @@ class _Answer(msgspec.Struct):
 
 async def fetch(query: Query) -> Catalogue:
     entries = Entries()
-    for page in range(1, MAX_PAGES + 1):
-        parameters = {"page": str(page), "page_size": str(PER_PAGE)}
-        answer = await query.http.request("GET", f"https://{_HOST}/v4/linode/types", query=parameters)
-        if answer.status != 200:
-            raise CloudError(f"answered {answer.status}")
-        listed = answer.json(_Answer)
-        async for kind in in_pieces(listed.data):
+    url, parameters = f"https://{_HOST}/v4/linode/types", {"page": "1", "page_size": str(PER_PAGE)}
+    async for page in listed_pages(query, url, _Answer, _following, parameters=parameters):
+        async for kind in in_pieces(page.data):
             entries.add_json(kind, ("id",), _Type, _flavour)
-        if page >= listed.pages:
-            return entries.catalogue()
-    raise CloudError(f"answers more than {MAX_PAGES} pages")
+    return entries.catalogue()
+
+
+def _following(page: _Answer, number: int) -> Mapping[str, str] | None:
+    return {"page": str(number + 1)} if number < page.pages else None
 
 
 def _flavour(kind: _Type) -> Flavour:

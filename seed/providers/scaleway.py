@@ -9,6 +9,7 @@ Answers: https://www.scaleway.com/en/developers/api/instance/#path-instance-type
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
@@ -17,7 +18,8 @@ import msgspec
 from common.quota.quantity import UNIT
 from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings, Unreadable
+from seed.providers.flavour import Catalogue, Cloud, Flavour, Lookup, Place, Query, Settings, Unreadable
+from seed.providers.pages import listed_pages
 from seed.providers.size import NotSized
 from seed.providers.spec import LARGEST, Spec
 
@@ -28,7 +30,6 @@ _ZONE = re.compile(r"[a-z]{2}-[a-z]{3}-[1-9]")
 _GPUS = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
 _DISK = "cannot say how big its root volume is, which is as big as its image"
 PER_PAGE = 100  # the most that is documented
-MAX_PAGES = 20
 
 _Whole = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
@@ -69,17 +70,15 @@ async def fetch(query: Query) -> Catalogue:
     headers = {"X-Auth-Token": query.credentials["secretKey"]}
     url = f"https://{_HOST}/instance/v1/zones/{query.place.region}/products/servers"
     entries = Entries()
-    for page in range(1, MAX_PAGES + 1):
-        parameters = {"page": str(page), "per_page": str(PER_PAGE)}
-        answer = await query.http.request("GET", url, headers=headers, query=parameters)
-        if answer.status != 200:
-            raise CloudError(f"answered {answer.status}")
-        servers = answer.json(_Answer).servers
-        async for name, kind in in_pieces(servers.items()):
+    parameters = {"page": "1", "per_page": str(PER_PAGE)}
+    async for page in listed_pages(query, url, _Answer, _following, parameters=parameters, headers=headers):
+        async for name, kind in in_pieces(page.servers.items()):
             entries.add([name], partial(_flavour, kind))
-        if len(servers) < PER_PAGE:
-            return entries.catalogue()
-    raise CloudError(f"answers more than {MAX_PAGES} pages")
+    return entries.catalogue()
+
+
+def _following(page: _Answer, number: int) -> Mapping[str, str] | None:
+    return None if len(page.servers) < PER_PAGE else {"page": str(number + 1)}
 
 
 def _flavour(raw: msgspec.Raw) -> Flavour:

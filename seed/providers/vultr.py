@@ -11,6 +11,7 @@ of bare metal has model and number in its name.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -18,7 +19,8 @@ import msgspec
 from common.quota.quantity import UNIT
 from common.runtime.pieces import in_pieces
 from seed.providers.entries import Entries
-from seed.providers.flavour import Catalogue, Cloud, CloudError, Flavour, Lookup, Place, Query, Settings, Unreadable
+from seed.providers.flavour import Catalogue, Cloud, Flavour, Lookup, Place, Query, Settings, Unreadable
+from seed.providers.pages import listed_pages
 from seed.providers.size import GIB, MIB
 from seed.providers.spec import LARGEST, Spec
 
@@ -29,7 +31,6 @@ _GPU_GB = {"A16": 16, "A40": 48, "A100": 80, "L40S": 48, "H100": 80, "GH200": 96
 _METAL_GPUS = re.compile(r"-(?:([1-9][0-9]?)-)?([a-z0-9]+)-gpu$")
 _AMD = re.compile(r"MI[0-9]", re.IGNORECASE)
 PER_PAGE = 500  # the most that is documented
-MAX_PAGES = 20
 
 _Whole = Annotated[int, msgspec.Meta(gt=0, le=LARGEST)]
 
@@ -69,37 +70,32 @@ class _Meta(msgspec.Struct):
     links: _Links
 
 
-class _Answer(msgspec.Struct):
+class _Plans(msgspec.Struct):
     meta: _Meta
-    plans: list[msgspec.Raw] | None = None
-    plans_metal: list[msgspec.Raw] | None = None
+    plans: list[msgspec.Raw]
+
+
+class _MetalPlans(msgspec.Struct):
+    meta: _Meta
+    plans_metal: list[msgspec.Raw]
 
 
 async def fetch(query: Query) -> Catalogue:
     entries = Entries()
-    async for plan in in_pieces(await _listed(query, "plans")):
-        entries.add_json(plan, ("id",), _Plan, _flavour)
-    async for plan in in_pieces(await _listed(query, "plans-metal")):
-        entries.add_json(plan, ("id",), _Metal, _metal)
+    parameters = {"per_page": str(PER_PAGE)}
+    async for page in listed_pages(query, f"https://{_HOST}/v2/plans", _Plans, _following, parameters=parameters):
+        async for plan in in_pieces(page.plans):
+            entries.add_json(plan, ("id",), _Plan, _flavour)
+    async for metal in listed_pages(
+        query, f"https://{_HOST}/v2/plans-metal", _MetalPlans, _following, parameters=parameters
+    ):
+        async for plan in in_pieces(metal.plans_metal):
+            entries.add_json(plan, ("id",), _Metal, _metal)
     return entries.catalogue()
 
 
-async def _listed(query: Query, which: str) -> list[msgspec.Raw]:
-    plans: list[msgspec.Raw] = []
-    parameters = {"per_page": str(PER_PAGE)}
-    for _ in range(MAX_PAGES):
-        answer = await query.http.request("GET", f"https://{_HOST}/v2/{which}", query=parameters)
-        if answer.status != 200:
-            raise CloudError(f"answered {answer.status}")
-        page = answer.json(_Answer)
-        listed = page.plans if which == "plans" else page.plans_metal
-        if listed is None:
-            raise CloudError("answers what cannot be read")
-        plans += listed
-        if not page.meta.links.next:
-            return plans
-        parameters["cursor"] = page.meta.links.next
-    raise CloudError(f"answers more than {MAX_PAGES} pages")
+def _following(page: _Plans | _MetalPlans, _number: int) -> Mapping[str, str] | None:
+    return {"cursor": page.meta.links.next} if page.meta.links.next else None
 
 
 def _flavour(plan: _Plan) -> Flavour:

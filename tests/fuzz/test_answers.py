@@ -64,18 +64,6 @@ SAMPLES: dict[str, object] = {
         "items": [{"name": "n1", "guestCpus": 1, "memoryMb": 1024, "accelerators": [{"guestAcceleratorCount": 1}]}],
         "nextPageToken": "t",
     },
-    "equinixmetal": {
-        "plans": [
-            {
-                "slug": "c3",
-                "specs": {
-                    "cpus": [{"count": 1, "type": "AMD EPYC 7402P 24-Core"}],
-                    "memory": {"total": "64GB"},
-                    "drives": [{"count": 2, "size": "480GB"}],
-                },
-            }
-        ]
-    },
     "alibaba": {
         "InstanceTypes": {
             "InstanceType": [{"InstanceTypeId": "ecs.g6.large", "CpuCoreCount": 2, "MemorySize": 8, "GPUAmount": 1}]

@@ -57,7 +57,6 @@ HOSTS = {
     "aws": r"(ec2|sts)\.[a-z0-9-]+\.amazonaws\.com|169\.254\.169\.254",
     "azure": r"login\.microsoftonline\.com|management\.azure\.com",
     "digitalocean": r"api\.digitalocean\.com",
-    "equinixmetal": r"api\.equinix\.com",
     "gce": r"oauth2\.googleapis\.com|compute\.googleapis\.com",
     "hetzner": r"api\.hetzner\.cloud",
     "kubevirt": r"infra\.platform\.example",

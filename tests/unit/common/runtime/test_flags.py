@@ -211,3 +211,8 @@ def test_a_flag_that_a_service_of_kubernetes_would_set_is_a_mistake_of_ours() ->
 
     with pytest.raises(AssertionError, match="webhook_port"):
         flags.parse(Collides, "p", "d", [], {})
+
+
+def test_a_cloud_that_has_ended_does_not_keep_an_agent_from_starting() -> None:
+    given = ["--seed-name=eu-1", "--webhook-url=https://seed.example.com", "--providers=equinixmetal,aws"]
+    assert flags.parse(SeedOptions, "seedquota-seed", "d", given, {}).providers == ("aws",)

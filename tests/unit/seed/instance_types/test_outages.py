@@ -33,7 +33,6 @@ from tests.unit.fake_cloud import FakeCloud, Handler, answering, fake_cloud, han
 from tests.unit.seed.providers import test_alibaba as alibaba
 from tests.unit.seed.providers import test_azure as azure
 from tests.unit.seed.providers import test_digitalocean as digitalocean
-from tests.unit.seed.providers import test_equinixmetal as equinixmetal
 from tests.unit.seed.providers import test_gcp as gcp
 from tests.unit.seed.providers import test_hetzner as hetzner
 from tests.unit.seed.providers import test_kubevirt_instancetypes as kubevirt
@@ -166,18 +165,6 @@ SUBJECTS = (
         "size",
         "s-2vcpu-4gb",
         (digitalocean.TOKEN,),
-        "token",
-        {"token": "wr0ng-s3cret"},
-    ),
-    Subject(
-        "equinixmetal",
-        "equinixmetal api.equinix.com",
-        ("api.equinix.com",),
-        lambda: equinixmetal.plans,
-        lambda _: {"metro": "fr", "token": equinixmetal.TOKEN},
-        "instanceType",
-        "c3.medium.x86",
-        (equinixmetal.TOKEN,),
         "token",
         {"token": "wr0ng-s3cret"},
     ),
@@ -441,9 +428,7 @@ async def test_a_type_that_does_not_exist_is_told_as_such(
     assert "has no type" in text
 
 
-@pytest.mark.parametrize(
-    "subject", [each for each in EACH if each.id in ("digitalocean", "equinixmetal", "hetzner", "linode")]
-)
+@pytest.mark.parametrize("subject", [each for each in EACH if each.id in ("digitalocean", "hetzner", "linode")])
 async def test_a_list_that_is_not_there_is_no_empty_list(world: World, subject: Subject) -> None:
     world.cloud.disturb = answering(404)
     assert (await world.refused(subject.machine(world.cloud), ProviderUnavailable)).endswith("answered 404")

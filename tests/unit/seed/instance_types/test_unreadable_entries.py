@@ -82,10 +82,6 @@ def plans() -> Handler:
 _DROPLET: Body = {"slug": "s-2vcpu-4gb", "vcpus": 2, "memory": 4096, "disk": 80}
 _LINODE: Body = {"id": "g6-standard-2", "vcpus": 2, "memory": 4096, "disk": 81920, "gpus": 0}
 _SERVERS = [hetzner.documented(1, "bad", 2, "4.0", 0, "shared", "arm"), hetzner.documented(*hetzner.TYPES[9])]
-_PLAN: Body = {
-    "slug": "c3.medium.x86",
-    "specs": {"cpus": [{"count": 1, "type": "AMD EPYC 7402P 24-Core"}], "memory": {"total": "64GB"}},
-}
 SERVED: dict[str, tuple[Callable[[], Handler], str]] = {
     "alibaba": (ecs, "ecs.g7.bad"),
     "aws": (ec2, "m5.bad"),
@@ -96,7 +92,6 @@ SERVED: dict[str, tuple[Callable[[], Handler], str]] = {
         "bad",
     ),
     "digitalocean": (lambda: listed({"sizes": [{**_DROPLET, "slug": "bad", "disk": 0}, _DROPLET]}), "bad"),
-    "equinixmetal": (lambda: listed({"plans": [{"slug": "bad"}, _PLAN]}), "bad"),
     "gce": (compute, "e2-bad"),
     "hetzner": (
         lambda: answering(

@@ -16,7 +16,6 @@ from tests.unit.seed.providers import test_alibaba as alibaba
 from tests.unit.seed.providers import test_aws as aws
 from tests.unit.seed.providers import test_azure as azure
 from tests.unit.seed.providers import test_digitalocean as digitalocean
-from tests.unit.seed.providers import test_equinixmetal as equinixmetal
 from tests.unit.seed.providers import test_gcp as gcp
 from tests.unit.seed.providers import test_hetzner as hetzner
 from tests.unit.seed.providers import test_linode as linode
@@ -58,12 +57,6 @@ SERVED: dict[str, tuple[Callable[[], Handler], tuple[str, ...], dict[str, str], 
         ("api.digitalocean.com",),
         {"DO_TOKEN": digitalocean.TOKEN},
         "s-2vcpu-4gb of digitalocean api.digitalocean.com",
-    ),
-    "equinixmetal": (
-        lambda: equinixmetal.plans,
-        ("api.equinix.com",),
-        {"METAL_AUTH_TOKEN": equinixmetal.TOKEN},
-        "c3.medium.x86 of equinixmetal api.equinix.com",
     ),
     "gce": (
         lambda: gcp.serve,

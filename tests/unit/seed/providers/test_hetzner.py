@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from common.quota import resources
-from seed.providers import hetzner
+from seed.providers import hetzner, pages
 from seed.providers.flavour import CloudError, Lookup
 from seed.providers.size import NotSized
 from tests.unit.fake_cloud import FakeCloud, answering, cost, fake_cloud, lookup
@@ -127,7 +127,7 @@ async def test_every_page_is_read_and_tells_all_types_at_once(cloud: FakeCloud) 
 
 
 async def test_pages_without_end_are_given_up(cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hetzner, "MAX_PAGES", 2)
+    monkeypatch.setattr(pages, "MAX_PAGES", 2)
     with pytest.raises(CloudError, match="more than 2 pages"):
         await cloud.ask(hetzner.CLOUD, asked())
 

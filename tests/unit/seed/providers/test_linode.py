@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from common.quota import resources
-from seed.providers import linode
+from seed.providers import linode, pages
 from seed.providers.flavour import CloudError, Lookup
 from seed.providers.size import NotSized
 from tests.unit.fake_cloud import FakeCloud, cost, fake_cloud, lookup
@@ -78,7 +78,7 @@ async def test_what_real_types_cost(cloud: FakeCloud) -> None:
 
 
 async def test_pages_without_end_are_given_up(cloud: FakeCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linode, "MAX_PAGES", 2)
+    monkeypatch.setattr(pages, "MAX_PAGES", 2)
     with pytest.raises(CloudError, match="more than 2 pages"):
         await cloud.ask(linode.CLOUD, asked())
 
