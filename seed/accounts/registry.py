@@ -92,6 +92,12 @@ class AccountRegistry:
         account = handle.writer.account if handle is not None else None
         return account.granted if account is not None else {}
 
+    def used(self, quota: Quota, source: str) -> ResourceList | None:
+        """What the quota's account has of the source; None while there is none, as far as was read."""
+        handle = self.get(quota)
+        account = handle.writer.account if handle is not None else None
+        return account.used.get(source, {}) if account is not None else None
+
     def quotas_of(self, consumer: Consumer) -> list[Quota]:
         """Every quota that counts the project: those that the cache names, and while the copy of the Project is
         missing those of an organization that counted it before. The copy may be put back: whose it is cannot change."""

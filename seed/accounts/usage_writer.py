@@ -133,9 +133,8 @@ class Counting:
             if handle is None or not source.counted:
                 opened = None
                 # Nothing is dropped until it was counted: watch caches of several kinds can lose and regain a list.
-                self._due.setdefault(
-                    key, time.monotonic() + (RETRY_DELAY if source.problem is None else CHECK_INTERVAL)
-                )
+                pause = RETRY_DELAY if source.problem is None else CHECK_INTERVAL
+                self._due.setdefault(key, time.monotonic() + pause)
                 continue
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
             done = self._accounts.may_count(quota, source) and await write(handle, quota, self._counted(source, quota))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Malformed
+from common.kube.client.errors import Malformed, Unavailable
 from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
@@ -78,6 +78,11 @@ class QuotaNamespaces:
     @property
     def live(self) -> bool:
         return self.objects.namespaces.live and all(informer.live for informer in self.informers)
+
+    @property
+    def unseen(self) -> frozenset[GroupResource]:
+        """Its kinds that are not served, and were not since they are followed here."""
+        return frozenset(informer.resource for informer in self.informers if informer.unseen)
 
     def relist(self) -> None:
         self.objects.namespaces.relist()
@@ -162,11 +167,15 @@ class ClusterObjects:
     async def generation(self, quota: Quota, kind: GroupResource, namespace: str, name: str, uid: str) -> int | None:
         """By consistent lists; None also for an object that the quota does not count. Raises ApiError."""
         informer, evaluator = self.informers.get(kind), evaluator_of(kind)
+        if evaluator is None:
+            return None  # nothing counts it
         resource = informer.served if informer is not None else None
-        if resource is None and evaluator is not None:
+        if resource is None:
             resource = await find_kind(self._cluster, evaluator)
         if resource is None:
-            return None
+            if informer is not None and await informer.is_gone():
+                return None
+            raise Unavailable(0, "Unavailable", f"{kind} are not served: what is there cannot be told")
         listing = await self._cluster.list(resource, namespace, field_selector=by_name(name))
         if any(broken.uid == uid for broken in listing.broken):
             raise Malformed(200, "Malformed", f"{kind} {namespace}/{name} cannot be read")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,19 @@ MOST = 256 * 2**20  # bytes that one kind of one cluster may take: its tenants w
 EMPTY, OF_ENCODED = 1000, 3  # bytes that an object takes, and those for each byte of its shortest form
 BY_NAMESPACE = "namespace"
 NOT_READ = "-"  # no field of an object has this name
+
+DEFINITIONS = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    False,
+    Object,
+    metadata_only=True,
+)
+
+_DEFINED = "it is not served, but CustomResourceDefinition {} is there, and its objects may be: serve it again"
+_LEFT = "it is not served any more, and what served it may have its objects still: serve it again"
 
 _encoder = msgspec.msgpack.Encoder()
 _KNOWN = {RESOURCE_CLAIMS: resource_claims.VERSIONS}
@@ -71,7 +85,8 @@ _TYPES: dict[type[Object], type[Object]] = {Object: Numbered, Pod: CountedPod, C
 
 
 async def find_kind(cluster: Cluster, evaluator: NamespacedEvaluator[Any]) -> Resource[Any] | None:
-    """How it is served, by the API server's discovery. None proves that there are no objects of it. Raises ApiError."""
+    """How it is served, by the API server's discovery. None does not prove that there are no objects of it: they stay
+    when it is served no more, and come back with it. Raises ApiError."""
     wanted = evaluator.resource
     found = await find_namespaced(cluster, wanted.group, wanted.resource, _KNOWN.get(wanted, ()))
     if found is None:
@@ -89,16 +104,29 @@ async def find_kind(cluster: Cluster, evaluator: NamespacedEvaluator[Any]) -> Re
     )
 
 
+async def is_defined(cluster: Cluster, kind: GroupResource) -> bool:
+    """Whether a CustomResourceDefinition of it is there, by a consistent read. Raises ApiError.
+
+    An API server removes a definition only after all objects of it.
+    """
+    if "." not in kind.group:
+        return False  # a definition has a domain as its group
+    return await cluster.find(DEFINITIONS, str(kind)) is not None
+
+
 def weigh(subject: Object) -> int:
     """About the bytes that it takes here."""
     return EMPTY + OF_ENCODED * len(_encoder.encode(subject))
 
 
 class KindInformer:
-    """`run()` it. What is not served has no objects: then `on_change` is called for each that there was, as deleted.
+    """`run()` it. It answers as a Reflector does: `synced`, `error`, `live`, `listed_from`, and calls `on_state`.
 
-    It answers as a Reflector does: `synced`, `error`, `live`, `listed_from`; `on_state` is called as a Reflector's. That
-    a kind is not served stands for a list of it that brought nothing.
+    A kind that is served no more keeps what was listed last, until it is proven that its objects are gone: then
+    `on_change` is called for each, as deleted, and that stands for a list that brought nothing. The proof is that its
+    definition is gone, if it had one while it was served. A kind without one was built in, or another server's, and
+    may have its objects still. Of a kind that was not served since this began, it is not known which of both it was:
+    without a definition it has nothing, as far as is known here (`unseen`).
     """
 
     def __init__(
@@ -115,15 +143,21 @@ class KindInformer:
         self._on_state = on_state
         self.served: Resource[Any] | None = None  # as what it is followed
         self._reflector: Reflector[Any] | None = None
-        self._unserved_from = 0  # the moment at which it was asked and the answer was that it is not served; 0: it is
-        self._error: str | None = None  # of that question
+        self.unseen = False
+        self._defined: bool | None = None  # by a definition, while it was served; None: that is not known
+        self._nothing_from = 0  # the moment at which it was asked last and nothing was there; 0: something may be
+        self._error: str | None = None  # why it is not known whether it is served, or that it is not
         self._error_status = 0
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
 
     @property
     def synced(self) -> bool:
-        return bool(self._unserved_from) or (self._reflector is not None and self._reflector.synced.is_set())
+        return bool(self._nothing_from) or self._was_listed
+
+    @property
+    def _was_listed(self) -> bool:
+        return self._reflector is not None and self._reflector.synced.is_set()
 
     @property
     def error(self) -> str | None:
@@ -135,12 +169,14 @@ class KindInformer:
 
     @property
     def live(self) -> bool:
-        return bool(self._unserved_from) or (self._reflector is not None and self._reflector.live)
+        if self._error is not None:
+            return False
+        return bool(self._nothing_from) or (self._reflector is not None and self._reflector.live)
 
     @property
     def listed_from(self) -> int:
-        if self._unserved_from:
-            return self._unserved_from
+        if self._nothing_from:
+            return self._nothing_from
         return self._reflector.listed_from if self._reflector is not None else 0
 
     def objects(self, namespace: str) -> list[Any]:
@@ -174,23 +210,28 @@ class KindInformer:
             asked = moment()
             try:
                 resource = await find_kind(self._cluster, self._evaluator)
+                defined = resource is None and await is_defined(self._cluster, self.resource)
             except ApiError as error:
-                self._error, self._error_status = error.message, error.status
-                self._on_state()
+                self._say(error.message, error.status)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
-            self._error, pause = None, FIRST_PAUSE
-            self._on_state()
+            pause = FIRST_PAUSE
             if resource is not None:
+                self._say(None)
                 await self._follow(resource)
                 continue
-            self._drop()
-            self._unserved_from = asked
+            if defined or self._may_be_left():
+                self._say(_DEFINED.format(self.resource) if defined else _LEFT, 404)
+            else:
+                self._is_absent(asked)
             self._answered.set()
             self._answered = asyncio.Event()
-            self._on_state()
             await within(self._wake, LOOK_AGAIN)
+
+    async def is_gone(self) -> bool:
+        """Whether it is proven that nothing of a kind that is not served is there. Raises ApiError."""
+        return bool(self._defined) and not await is_defined(self._cluster, self.resource)
 
     async def _follow(self, resource: Resource[Any]) -> None:
         """Until it is not served any more, as far as its list tells."""
@@ -205,18 +246,51 @@ class KindInformer:
         )
         log.info("kind is counted", extra={"cluster": self._cluster.name, "kind": str(self.resource)})
         running = asyncio.create_task(reflector.run(), name=f"{self.resource} of {self._cluster.name}")
+        learned, learn_at = False, 0.0
         try:
             while reflector.error is None or reflector.error_status != 404:
+                if not learned and time.monotonic() >= learn_at:
+                    learn_at = time.monotonic() + LOOK_AGAIN
+                    learned = await self._learn(reflector)
                 await asyncio.sleep(CHECK_EVERY)
         finally:
             self.served = None
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
+    async def _learn(self, reflector: Reflector[Any]) -> bool:
+        """Whether it has a definition. That it has none is only true of what is served."""
+        served = reflector.synced.is_set()
+        try:
+            defined = await is_defined(self._cluster, self.resource)
+        except ApiError:
+            return False
+        if defined or served:
+            self._defined = defined
+        return defined or served
+
     def _followed(self) -> None:
-        if self._reflector is not None and self._reflector.synced.is_set():
-            self._unserved_from = 0
+        if self._was_listed:
+            self._nothing_from, self.unseen = 0, False
         self._on_state()
+
+    def _may_be_left(self) -> bool:
+        return not self._defined and self._reflector is not None and len(self._reflector.store) > 0
+
+    def _is_absent(self, asked: int) -> None:
+        first = not self._nothing_from
+        if first:
+            self.unseen = not (self._defined or self._was_listed)
+        self._drop()
+        self._nothing_from = asked
+        self._say(None)
+        if first:
+            self._on_state()
+
+    def _say(self, error: str | None, status: int = 0) -> None:
+        if error != self._error:
+            self._error, self._error_status = error, status
+            self._on_state()
 
     def _drop(self) -> None:
         reflector, self._reflector = self._reflector, None

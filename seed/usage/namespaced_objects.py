@@ -15,6 +15,7 @@ from typing import Protocol
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.controller.reflector import moment
+from common.quota import object_names, resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from common.runtime.waiting import first_of
@@ -29,6 +30,11 @@ from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.usage.object_totals import ObjectTotals
 from seed.usage.promise_totals import PromiseTotals
 from seed.usage.source import NOT_LISTED, ListBarrier, Problem, UsageSource
+
+_IN_DOUBT = (
+    "{} was counted, and its kind is not served any more; that does not prove that it is gone: serve it again. If "
+    "nothing of it is left, create its CustomResourceDefinition, and delete that once it has been counted"
+)
 
 
 class Since(ListBarrier, frozen=True, kw_only=True):
@@ -51,8 +57,10 @@ class NamespacedSource:
         on_change: Callable[[NamespacedSource, bool], None],
         on_state: Callable[[NamespacedSource], None],
         unreached: Callable[[str], Problem | None],
+        had: Callable[[Quota, str], ResourceList | None],
     ) -> None:
-        """`unreached`: why there is no connection to the cluster, as far as that is known."""
+        """`unreached`: why there is no connection to the cluster, as far as that is known. `had`: what the quota's
+        account has of this source; None while that is not known. Then `look` is called once it is."""
         self.key = namespaces_key(quota.key.uid, cluster)
         self.cluster = cluster
         self.consumer = Consumer("", cluster, quota.name)
@@ -62,6 +70,7 @@ class NamespacedSource:
         self._on_change = on_change
         self._on_state = on_state
         self._unreached = unreached
+        self._had = had
         self._objects: ClusterObjects | None = None  # of the connection that there is
         self._counted: QuotaNamespaces | None = None
         self._next: QuotaNamespaces | None = None
@@ -163,7 +172,7 @@ class NamespacedSource:
 
     def look(self) -> None:
         """What is listed may have changed, and what cannot be."""
-        if self._next is not None and self._next.listed_from:
+        if self._next is not None and self._next.listed_from and self._in_doubt(self._next) == "":
             before, self._counted, self._next = self._counted, self._next, None
             if before is not None:
                 before.objects.discard(before)
@@ -191,11 +200,26 @@ class NamespacedSource:
             self._next.objects.discard(self._next)
             self._next = None
 
+    def _in_doubt(self, counting: QuotaNamespaces) -> str | None:
+        """What the account has of kinds that nobody has seen served since: that they are not served, and not defined,
+        does not prove that it is gone. Empty: nothing. None: the account is not known yet."""
+        unseen = counting.unseen
+        had = self._had(self._quota, self.key) if unseen else {}
+        if had is None:
+            return None
+        kept = {
+            name: amount for name, amount in had.items() if amount and not unseen.isdisjoint(object_names.counted(name))
+        }
+        return _IN_DOUBT.format(resources.text(kept)) if kept else ""
+
     def _found_problem(self) -> Problem | None:
         if self._objects is None:
             return self._unreached(self.cluster)
         latest = self._next or self._counted
         problems = self._objects.problems(latest.kinds if latest is not None else ())
+        if not problems and self._next is not None:
+            text = self._in_doubt(self._next)
+            return Problem(NOT_LISTED, text) if text else None
         if not problems:
             return None
         found = next((each for each in problems.values() if each.reason != NOT_LISTED), None)
@@ -206,6 +230,8 @@ class GrantedNames(Protocol):
     """The accounts, as far as they tell what to count."""
 
     def granted(self, quota: Quota) -> ResourceList: ...
+
+    def used(self, quota: Quota, source: str) -> ResourceList | None: ...
 
     def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]: ...
 
@@ -235,6 +261,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
         self._by_cluster: dict[str, dict[str, NamespacedSource]] = {}  # by key
         self._objects: dict[str, ClusterObjects] = {}  # of the clusters that are connected
         self._limited: dict[str, frozenset[str]] = {}  # by quota name
+        self._asked: set[str] = set()  # names of quotas whose accounts are needed and were not there
         self._wake = asyncio.Event()
 
     def __getitem__(self, key: str) -> NamespacedSource:
@@ -339,7 +366,12 @@ class NamespacedSources(Mapping[str, UsageSource]):
 
     def _made(self, key: str, quota: Quota, cluster: str) -> NamespacedSource:
         source = NamespacedSource(
-            quota, cluster, on_change=self._on_change, on_state=self._on_state, unreached=self._unreached
+            quota,
+            cluster,
+            on_change=self._on_change,
+            on_state=self._on_state,
+            unreached=self._unreached,
+            had=self._had,
         )
         self._sources[key] = source
         self._by_cluster.setdefault(cluster, {})[key] = source
@@ -350,7 +382,16 @@ class NamespacedSources(Mapping[str, UsageSource]):
         limited = frozenset(quota.limits) | frozenset(self._accounts.granted(quota))
         return Terms(limited=limited, scopes=quota.scopes, promises=quota.promises)
 
+    def _had(self, quota: Quota, source: str) -> ResourceList | None:
+        used = self._accounts.used(quota, source)
+        if used is None:
+            self._asked.add(quota.name)
+        return used
+
     def _account_changed(self, name: str, account: Account | None) -> None:
+        if name in self._asked:
+            self._asked.discard(name)
+            self._wake.set()
         limited = self._limited.get(name)
         if limited is not None and account is not None and not account.granted.keys() <= limited:
             self._wake.set()

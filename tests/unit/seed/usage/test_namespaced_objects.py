@@ -30,6 +30,8 @@ from tests.unit.namespaces_world import ANN, PODS, World
 CLUSTER = "alpha/c1"
 WIDGETS = {"count/widgets.example.com": "5"}
 BOTH = {**PODS, **WIDGETS}
+CRD = "widgets.example.com"
+DEFINITIONS = ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
 CORE = [("pods", "Pod"), ("services", "Service")]
 
 
@@ -38,10 +40,16 @@ class Accounts:
 
     def __init__(self) -> None:
         self.names: dict[str, ResourceList] = {}
+        self.sums: dict[str, ResourceList] = {}
+        self.unread: set[str] = set()
         self.listeners: list[Callable[[str, Account | None], None]] = []
 
     def granted(self, quota: Quota) -> ResourceList:
         return self.names.get(quota.name, {})
+
+    def used(self, quota: Quota, source: str) -> ResourceList | None:
+        assert source == namespaces_key(quota.key.uid, CLUSTER)
+        return None if quota.name in self.unread else self.sums.get(quota.name, {})
 
     def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
         self.listeners.append(listener)
@@ -97,6 +105,17 @@ class Followed:
         made = await self.api.put("pods", namespace, name, status=status)
         return str(made["metadata"]["uid"])
 
+    async def define_widgets(self) -> None:
+        await self.api.put("customresourcedefinitions", "", CRD)
+
+    def unserve_widgets(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Their objects stay."""
+        del self.api.discovery["/apis/example.com"]
+        monkeypatch.delitem(fakes.PLURALS, "widgets")
+
+    def widgets(self) -> kind_informer.KindInformer:
+        return self.sources._objects[CLUSTER].informers[GroupResource("widgets", "example.com")]
+
     def serve_widgets(self, *versions: str) -> None:
         self.api.discovery["/apis/example.com"] = {
             "versions": [{"version": version} for version in versions],
@@ -116,6 +135,7 @@ async def followed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
     """Cluster c1 takes part and is connected. Namespace web is ann's, and has a pod."""
     for plural, kind in (("namespaces", "Namespace"), ("widgets", "Widget"), *CORE):
         monkeypatch.setitem(fakes.PLURALS, plural, ("v1", kind))
+    monkeypatch.setitem(fakes.PLURALS, "customresourcedefinitions", DEFINITIONS)
     monkeypatch.setattr(kind_informer, "LOOK_AGAIN", 0.05)
     monkeypatch.setattr(kind_informer, "CHECK_EVERY", 0.02)
     async with fake_api_server() as api:
@@ -178,17 +198,100 @@ async def test_only_what_is_limited_is_watched_and_numbers_need_no_more_than_met
         await eventually(lambda: found.used() == {"count/widgets.example.com": 1})
 
 
-async def test_a_kind_that_is_not_served_has_no_objects_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kind_that_is_not_defined_has_no_objects_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async with followed(monkeypatch) as found:
         found.world.quota("all", BOTH, selector={"matchLabels": ANN})
         await eventually(lambda: found.used() == {"pods": 1})
         await found.api.put("widgets", "web", "w")
+        await found.define_widgets()
         found.serve_widgets("v1")
         await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
+        await eventually(lambda: found.widgets()._defined)
         # It is gone with its definition; and so is its list.
-        del found.api.discovery["/apis/example.com"]
-        monkeypatch.delitem(fakes.PLURALS, "widgets")
+        found.unserve_widgets(monkeypatch)
+        await found.api.remove("customresourcedefinitions", "", CRD)
         found.source().request_relist()
+        await eventually(lambda: found.used() == {"pods": 1})
+        assert found.problem("all") is None
+        assert await found.source().generation("widgets.example.com:web/other", "w") is None
+
+
+@pytest.mark.parametrize("defined", [True, False])
+async def test_a_kind_that_is_not_served_keeps_its_count_unless_its_definition_is_gone(
+    monkeypatch: pytest.MonkeyPatch, defined: bool
+) -> None:
+    """Of a definition no version is served; or the APIService of another server was deleted."""
+    async with followed(monkeypatch) as found:
+        if defined:
+            await found.define_widgets()
+        found.serve_widgets("v1")
+        await found.api.put("widgets", "web", "w")
+        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
+        found.unserve_widgets(monkeypatch)
+        barrier = found.source().request_relist()
+        await eventually(lambda: "not served" in getattr(found.problem("all"), "message", ""))
+        problem = found.problem("all")
+        assert problem is not None and problem.reason == "ResourceNotListed"
+        assert ("CustomResourceDefinition widgets.example.com is there" in problem.message) == defined
+        await found.pod("b")
+        await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
+        assert not found.source().live and not found.source().listed_since(barrier)
+        with pytest.raises(ApiError):
+            await found.source().generation("widgets.example.com:web/other", "w")
+        monkeypatch.setitem(fakes.PLURALS, "widgets", ("v1", "Widget"))
+        found.serve_widgets("v1")
+        await eventually(lambda: found.problem("all") is None and found.source().listed_since(barrier))
+        assert found.used() == {"pods": 2, "count/widgets.example.com": 1}
+
+
+async def test_one_who_has_not_seen_a_kind_served_leaves_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader, while no version of its definition is served; then while its definition is gone."""
+    async with followed(monkeypatch) as found:
+        await found.define_widgets()
+        found.accounts.sums["all"] = {"pods": UNIT, "count/widgets.example.com": UNIT}
+        found.accounts.unread.add("all")
+        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+        found.world.quota("other", BOTH, selector={"matchLabels": ANN})
+        await eventually(lambda: found.sources and found.problem("all") is not None)
+        await eventually(lambda: "is there" in getattr(found.problem("all"), "message", ""))
+        assert found.used() is None and found.source().listed_from == 0
+        await found.api.remove("customresourcedefinitions", "", CRD)
+        await eventually(lambda: found.used("other") == {"pods": 1})
+        assert found.used() is None, "its account was not read yet"
+        found.accounts.unread.clear()
+        found.accounts.grant("all", pods=UNIT)
+        await eventually(
+            lambda: "count/widgets.example.com=1 was counted" in getattr(found.problem("all"), "message", "")
+        )
+        problem = found.problem("all")
+        assert problem is not None and problem.reason == "ResourceNotListed"
+        assert found.used() is None
+        with pytest.raises(ApiError):
+            await found.source().generation("widgets.example.com:web/w", "w")
+        # As the message says: an empty definition, which is deleted again.
+        await found.define_widgets()
+        found.serve_widgets("v1")
+        await eventually(lambda: found.used() == {"pods": 1})
+        assert found.problem("all") is None
+
+
+async def test_without_the_right_to_read_definitions_the_count_is_left_and_the_role_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with followed(monkeypatch) as found:
+
+        async def forbidden(request: web.Request) -> web.Response | None:
+            return fakes.status(403, "Forbidden") if "customresourcedefinitions" in request.path else None
+
+        found.api.answers += [forbidden] * 10_000
+        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+        await eventually(lambda: found.sources and found.problem("all") is not None)
+        problem = found.problem("all")
+        assert problem is not None and "customresourcedefinitions" in problem.message
+        assert "bind the role of charts/rbac/user-cluster-namespaces.yaml there" in problem.message
+        assert found.used() is None
+        found.api.answers.clear()
         await eventually(lambda: found.used() == {"pods": 1})
 
 
@@ -425,7 +528,7 @@ async def test_evidence_is_a_consistent_read_of_the_object_and_of_its_namespace(
         assert source.totals.seen([uid]) == {uid: version}
         assert await source.generation("pods:web/a", "another") is None
         assert await source.generation("pods:web/none", uid) is None
-        assert await source.generation("widgets.example.com:web/w", "w") is None, "no such kind is served"
+        assert await source.generation("widgets.example.com:web/w", "w") is None, "the quota limits none"
         found.api.unlistable["pods"] = "no"
         with pytest.raises(ApiError):
             await source.generation("pods:web/a", uid)
