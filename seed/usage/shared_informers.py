@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from common.kube.controller.reflector import Reflector
-from seed.usage.source import ListBarrier, Problem, reason_of
+from seed.usage.source import NOT_LISTED, ListBarrier, Problem, reason_of
 
 
 class Lists(ListBarrier, frozen=True, kw_only=True):
@@ -71,7 +71,8 @@ class SharedInformers(ABC):
         failing = next((reflector for reflector in self.reflectors if reflector.error is not None), None)
         problem = None
         if failing is not None and failing.error is not None:
-            problem = Problem(reason_of(failing.error_status), failing.error)
+            reason = NOT_LISTED if failing.error_status == 404 else reason_of(failing.error_status)
+            problem = Problem(reason, failing.error)
         if problem is None:
             self.lost_at = None
         elif self.lost_at is None:

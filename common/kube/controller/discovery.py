@@ -108,6 +108,20 @@ class Served:
         )
         return next((resource for resource in found if resource is not None), None)
 
+    def find_defined(self, wanted: Wanted[T], now: Resource[T] | None) -> Resource[T] | None:
+        """As what to follow a kind that is defined and not served: its objects may be there. `now`: as what it
+        was followed last."""
+        if now is not None and self.crds.store.get(f"{now.plural}.{now.group}") is not None:
+            return now
+        for crd in self.crds.store.by_index("kind", f"{wanted.kind}.{wanted.group}"):
+            if crd.established and crd.spec.versions:
+                names = [version.name for version in crd.spec.versions]
+                version = next((name for name in wanted.versions if name in names), names[0])
+                return Resource(
+                    wanted.group, version, crd.spec.names.plural, wanted.kind, wanted.namespaced, wanted.type
+                )
+        return None
+
     async def find_for_proof(self, crd: str, wanted: Wanted[T], now: Resource[T] | None) -> Resource[T] | None:
         """None proves that the cluster serves no such kind. Raises ApiError."""
         self.check_listed()

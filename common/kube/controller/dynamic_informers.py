@@ -17,8 +17,10 @@ from common.runtime.waiting import within
 class Following:
     """Watch caches of the wanted kinds that are served. `run()` it.
 
-    A kind that is not served any more has no objects: `on_change` is called for each, as deleted. One that moves to
-    another version of its API has the same.
+    A kind whose definition is gone has no objects: an API server removes it after them. Then `on_change` is called for
+    each, as deleted. One that moves to another version of its API has the same. One that has a definition and is not
+    served keeps what was listed last: its Reflector has an error until it is served again, and is not `synced` if
+    nothing of it was ever listed.
     """
 
     def __init__(self, cluster: Cluster, served: Served, wanted: Mapping[str, Wanted[Any]]) -> None:
@@ -28,6 +30,7 @@ class Following:
         self._resources: dict[str, Resource[Any]] = {}
         self._reflectors: dict[str, Reflector[Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._unserved: set[str] = set()
         self._wake = asyncio.Event()
 
     def get(self, name: str) -> Reflector[Any] | None:
@@ -63,8 +66,16 @@ class Following:
 
     def _adjust(self) -> None:
         for name, wanted in self._wanted.items():
-            resource = self._served.find(wanted, self._resources.get(name))
-            if resource != self._resources.get(name):
+            now = self._resources.get(name)
+            resource = self._served.find(wanted, now)
+            was_unserved = name in self._unserved
+            self._unserved.discard(name)
+            if resource is None and (resource := self._served.find_defined(wanted, now)) is not None:
+                self._unserved.add(name)
+                if resource == now and not was_unserved:
+                    log.warning("kind is not served", extra={"kind": wanted.kind, "version": resource.api_version})
+                    self._reflectors[name].relist()  # it fails at once, and not when its watch ends
+            if resource != now or (was_unserved and name not in self._unserved):
                 self._follow(name, wanted, resource)
 
     def _follow(self, name: str, wanted: Wanted[Any], resource: Resource[Any] | None) -> None:

@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import NotFound, Unavailable
+from common.kube.client.errors import ApiError, NotFound, Unavailable
+from common.kube.controller.dynamic_informers import Following
 from common.server.http_parser import Request, Response
 from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
@@ -82,9 +83,9 @@ class Seed:
     def uses(self, text: str) -> bool:
         return KEY in self.feed.sources and self.source.counted and self.source.totals.used == nanos(text)
 
-    async def crd(self, plural: str, *versions: str, established: bool = True) -> None:
+    async def crd(self, plural: str, *versions: str, established: bool = True, serves: bool = True) -> None:
         group, kind = KINDS[plural]
-        served = [{"name": name, "served": True, "storage": name == versions[-1]} for name in versions]
+        served = [{"name": name, "served": serves, "storage": name == versions[-1]} for name in versions]
         await self.api.put(
             "customresourcedefinitions",
             "",
@@ -169,6 +170,33 @@ async def test_machines_are_counted_for_the_project_of_their_cluster(monkeypatch
             await eventually(lambda: made.uses("cpu=8,memory=8Gi,storage=10Gi,machines=1"))
             assert made.changes[-1] == ("alpha", True)
         assert made.feed.sources == {}
+
+
+@pytest.mark.parametrize("plural", ["machines", "clusters"])
+async def test_what_is_defined_and_not_served_keeps_its_count(monkeypatch: pytest.MonkeyPatch, plural: str) -> None:
+    async with seed(monkeypatch) as made:
+        await made.cluster()
+        await made.infrastructure("a")
+        uid = await made.machine("a")
+        async with leading(made):
+            await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
+            monkeypatch.delitem(fakes.PLURALS, plural)
+            await made.crd(plural, "v1beta1", serves=False)
+            following = made.feed._following if plural == "machines" else made.view._following
+            reflector = following.get(plural)
+            assert reflector is not None
+            await eventually(lambda: reflector.error_status == 404)
+            assert made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1")
+            with pytest.raises(ApiError):
+                if plural == "machines":
+                    await made.source.generation("alpha/a", uid)
+                else:
+                    await made.view.find_hosted(KEY)
+        if plural == "machines":  # the next leader
+            made.feed._following = Following(made.view._cluster, made.view.served, made.feed._following._wanted)
+            async with leading(made):
+                await eventually(lambda: KEY in made.feed.sources and made.source.problem is not None)
+                assert not made.source.counted
 
 
 async def test_a_machine_keeps_its_reservation_until_what_it_is_made_of_was_seen(

@@ -73,11 +73,11 @@ class Counting:
         made = await self.api.put("clusters", "alpha", name, metadata=labels, spec={})
         return str(made["metadata"]["uid"])
 
-    async def serve(self) -> None:
+    async def serve(self, *, served: bool = True) -> None:
         spec = {
             "group": "cluster.x-k8s.io",
             "names": {"kind": "Cluster", "plural": "clusters"},
-            "versions": [{"name": "v1beta2", "served": True, "storage": True}],
+            "versions": [{"name": "v1beta2", "served": served, "storage": True}],
         }
         conditions = {"conditions": [{"type": "Established", "status": "True"}]}
         await self.api.put("customresourcedefinitions", "", CRD, spec=spec, status=conditions)
@@ -238,6 +238,39 @@ async def test_a_kind_that_comes_is_counted_and_one_that_goes_is_free(monkeypatc
         await eventually(lambda: found.uses(2))
         await found.api.remove("customresourcedefinitions", "", CRD)
         await eventually(lambda: found.uses(1))
+
+
+async def test_a_kind_that_is_defined_and_not_served_keeps_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with counting(monkeypatch) as found:
+        await found.serve()
+        await found.user_cluster("a")
+        uid = await found.cluster("b")
+        await eventually(lambda: found.uses(2))
+        monkeypatch.delitem(fakes.PLURALS, "clusters")
+        await found.serve(served=False)
+        await eventually(lambda: found.alpha.problem is not None)
+        assert found.alpha.problem is not None and found.alpha.problem.reason == "ResourceNotListed"
+        assert "clusters" in found.alpha.problem.message and "404" in found.alpha.problem.message
+        await found.user_cluster("c")
+        await eventually(lambda: found.uses(3))
+        assert not found.alpha.live
+        with pytest.raises(ApiError):
+            await found.alpha.generation("alpha/b", uid)
+        monkeypatch.setitem(fakes.PLURALS, "clusters", ("cluster.x-k8s.io/v1beta2", "Cluster"))
+        await found.serve()
+        await eventually(lambda: found.alpha.problem is None and found.uses(3))
+
+
+async def test_a_leader_that_never_saw_a_kind_served_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with counting(monkeypatch) as found:
+        await found.serve(served=False)
+        monkeypatch.delitem(fakes.PLURALS, "clusters")
+        await found.user_cluster("a")
+        found.served.crds.relist()
+        await eventually(lambda: found.alpha.problem is not None)
+        assert not found.alpha.counted and found.alpha.listed_from == 0
+        await found.api.remove("customresourcedefinitions", "", CRD)
+        await eventually(lambda: found.uses(1) and found.alpha.problem is None)
 
 
 async def test_an_api_server_that_does_not_answer_leaves_the_count_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
