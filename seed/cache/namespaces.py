@@ -222,9 +222,7 @@ class NamespaceCache:
         while True:
             try:
                 kubeconfig = await self._kubeconfig(watched.user_cluster)
-                cluster = await Cluster.from_kubeconfig(
-                    kubeconfig, name=key, timeout=TIMEOUT, on_request=self._on_request
-                )
+                cluster = await Cluster.of_tenant(kubeconfig, name=key, timeout=TIMEOUT, on_request=self._on_request)
             except (ApiError, InvalidKubeconfig) as error:
                 watched.error = str(error)
                 await asyncio.sleep(LOOK_EVERY)

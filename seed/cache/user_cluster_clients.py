@@ -36,6 +36,7 @@ class _Turns:
 
     def __init__(self) -> None:
         self.places = asyncio.Semaphore(AT_A_TIME)
+        self.opening = asyncio.Lock()
         self.users = 0
 
 
@@ -46,7 +47,7 @@ class Connections:
         self._seed = seed
         self._on_request = on_request
         self._open: OrderedDict[str, _Connection] = OrderedDict()  # by the UserCluster's uid, the least used first
-        self._opening = asyncio.Lock()
+        self._opening = 0
         self._turns: dict[str, _Turns] = {}
         self._places = asyncio.Semaphore(MAX_OPEN)
         self._ended = False
@@ -58,8 +59,8 @@ class Connections:
             yield self._seed
             return
         uid = user_cluster.metadata.uid
-        async with self._turn(uid), self._places:
-            connection = await self._connection(user_cluster)
+        async with self._turn(uid) as turns, self._places:
+            connection = await self._connection(user_cluster, turns)
             connection.users += 1
             try:
                 yield connection.cluster
@@ -74,12 +75,12 @@ class Connections:
                     await connection.cluster.close()
 
     @asynccontextmanager
-    async def _turn(self, uid: str) -> AsyncIterator[None]:
+    async def _turn(self, uid: str) -> AsyncIterator[_Turns]:
         turns = self._turns.setdefault(uid, _Turns())
         turns.users += 1
         try:
             async with turns.places:
-                yield
+                yield turns
         finally:
             turns.users -= 1
             if not turns.users:
@@ -95,14 +96,18 @@ class Connections:
             self._ended = True
             await self._close(float("inf"))
 
-    async def _connection(self, user_cluster: UserCluster) -> _Connection:
+    async def _connection(self, user_cluster: UserCluster, turns: _Turns) -> _Connection:
         uid = user_cluster.metadata.uid
-        async with self._opening:
+        async with turns.opening:  # of this one alone: a tenant can have it take long
             known = self._open.get(uid)
             if known is None:
-                if len(self._open) >= MAX_OPEN:
+                while len(self._open) + self._opening >= MAX_OPEN:
                     await self._close_one()
-                known = self._open[uid] = _Connection(await self._connect(user_cluster))
+                self._opening += 1
+                try:
+                    known = self._open[uid] = _Connection(await self._connect(user_cluster))
+                finally:
+                    self._opening -= 1
         self._open.move_to_end(uid)
         return known
 
@@ -123,7 +128,7 @@ class Connections:
         where = f"secret {namespace}/{reference.name}, key {reference.key}"
         secret = await self._seed.get(SECRETS, reference.name, namespace)
         try:
-            return await Cluster.from_kubeconfig(
+            return await Cluster.of_tenant(
                 secret.data.get(reference.key, b"").decode(),
                 name=user_cluster.metadata.key,
                 timeout=TIMEOUT,

@@ -151,11 +151,14 @@ class SettingsReader:
         connection = self._connections.get(key)
         if connection is None:
             try:
-                connection = await Cluster.from_kubeconfig(
+                connection = await Cluster.of_tenant(
                     kubeconfig, name=cluster.metadata.key, timeout=READ_SECONDS, on_request=self._on_request
                 )
             except InvalidKubeconfig as error:
                 raise ProviderUnavailable(provider, "the user cluster's kubeconfig cannot be used") from error
+            if key in self._connections:  # somebody else was faster
+                await connection.close()
+                return self._connections[key]
             self._connections[key] = connection
             if len(self._connections) > MAX_CONNECTIONS:
                 await self._connections.popitem(last=False)[1].close()

@@ -17,7 +17,7 @@ from common.api.core import SECRETS, Secret
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, Conflict, Malformed, Unavailable
-from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.kubeconfig import InvalidKubeconfig, NotReadYet
 from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
@@ -67,8 +67,7 @@ class Source:
         connected: Callable[[Source, Cluster], asyncio.Task[None] | None] = lambda _source, _cluster: None,
         identify: Callable[[Source, Cluster], Awaitable[Problem | None]] = _any_cluster,
     ) -> None:
-        self.key = user_cluster.metadata.key
-        self.uid = user_cluster.metadata.uid
+        self.key, self.uid = user_cluster.metadata.key, user_cluster.metadata.uid
         self.consumer = consumer_of(user_cluster)
         self.user_cluster = user_cluster
         self.drift = Drift()
@@ -89,8 +88,7 @@ class Source:
         self._identify = identify
         self._reflector: Reflector[Machine] | None = None  # whose complete list stands behind the totals
         self._following: Reflector[Machine] | None = None  # the latest connection's
-        self._connections = 0
-        self._kubeconfig = ""
+        self._connections, self._kubeconfig = 0, ""
         self._changed_secret = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name=f"source {self.key}")
 
@@ -258,9 +256,11 @@ class Source:
 
     async def _open(self, kubeconfig: str) -> Cluster | None:
         try:
-            cluster = await MachineApi.from_kubeconfig(kubeconfig, name=self.key, on_request=self._on_request)
+            cluster = await MachineApi.of_tenant(kubeconfig, name=self.key, on_request=self._on_request)
         except InvalidKubeconfig as error:
             self._unusable(Problem("InvalidKubeconfig", f"{self._where()}: {error}"))
+            if isinstance(error, NotReadYet):
+                asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._changed_secret.set)
             return None
         self._usable()
         return cluster

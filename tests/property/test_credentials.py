@@ -282,10 +282,10 @@ def reader(provider: str, kind: str) -> SettingsReader:
 
 
 def user_cluster_api(provider: str) -> Any:
-    async def from_kubeconfig(_text: str, **_more: object) -> Cluster:
+    async def of_tenant(_text: str, **_more: object) -> Cluster:
         return cast(Cluster, Api(provider, of_tenant=True))
 
-    return mock.patch.object(Cluster, "from_kubeconfig", from_kubeconfig)
+    return mock.patch.object(Cluster, "of_tenant", of_tenant)
 
 
 @given(cases())

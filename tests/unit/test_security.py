@@ -23,6 +23,8 @@ FOOTPRINT = "unit/seed/machines/test_footprint.py"
 HOSTILE = "integration/installed/test_hostile.py"
 API_CLIENT = "unit/common/kube/client/test_api_client.py"
 BOUNDS = "unit/common/kube/client/test_bounds.py"
+PEM = "unit/common/kube/client/test_bounded_pem.py"
+THREADS = "unit/common/kube/client/test_tenant_threads.py"
 DEEP = "unit/common/kube/client/test_deep_json.py"
 TURNS = "unit/seed/webhooks/test_turns.py"
 SERVER = "unit/common/server/test_http_server.py"
@@ -222,6 +224,19 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{KUBEVIRT}::test_a_kubeconfig_that_explodes_is_no_kubeconfig",
         f"{HOSTILE}::test_a_machine_that_explodes_when_it_is_read_is_refused_and_stops_nobody",
         "fuzz/test_objects.py::test_kubeconfigs",
+    ),
+    "a kubeconfig with an encrypted key": (f"{PEM}::test_an_encrypted_key_is_refused_before_it_is_read",),
+    "... with an RSA key of 65,537 bits": (
+        f"{PEM}::test_an_rsa_key_whose_signatures_take_seconds_is_refused",
+        f"{PEM}::test_a_key_of_another_form_is_refused",
+        f"{PEM}::test_very_many_certificates_are_refused",
+    ),
+    "... with a host that no name server answers for": (
+        f"{THREADS}::test_hosts_of_tenants_that_no_name_server_answers_for_keep_no_other_lookup_from_its_answer",
+        f"{THREADS}::test_a_cluster_whose_work_never_ends_has_one_thread_and_others_do_not_wait",
+        f"{THREADS}::test_a_namespace_has_half_of_the_threads_however_many_clusters_it_has",
+        f"{THREADS}::test_the_platforms_own_threads_are_not_taken",
+        "unit/seed/cache/test_user_cluster_clients.py::test_one_whose_kubeconfig_takes_long_keeps_no_other_from_being_opened",
     ),
     "a Machine with a very large provider spec": (
         f"{FOOTPRINT}::test_a_spec_that_is_too_large_is_not_sized",

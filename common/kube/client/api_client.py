@@ -59,6 +59,17 @@ class Cluster(Connection):
         return cls(access, name=name, timeout=timeout, on_request=on_request, max_body=max_body)
 
     @classmethod
+    async def of_tenant(
+        cls, kubeconfig_text: str, *, name: str, timeout: float = 10.0, on_request: RequestHook | None = None
+    ) -> Self:
+        """As `from_kubeconfig`, of a text that a tenant may have written: nothing of the platform waits for it.
+
+        `name`: of the user cluster, as namespace/name.
+        """
+        access = await kubeconfig.of_tenant(kubeconfig_text, name)
+        return cls(access, name=name, timeout=timeout, on_request=on_request)
+
+    @classmethod
     async def from_kubeconfig_file(
         cls,
         path: str | Path,
@@ -105,7 +116,7 @@ class Cluster(Connection):
         Malformed objects come in `broken`.
         """
         query = {"limit": str(limit), "labelSelector": label_selector, "fieldSelector": field_selector}
-        async with new_session(self._access.tls, 1) if afresh else nullcontext() as pool:
+        async with new_session(self._access.tls, 1, self._access.hosts) if afresh else nullcontext() as pool:
             for _ in range(LIST_RESTARTS):
                 try:
                     return await self._list(resource, namespace, dict(query), timeout, pool)

@@ -63,9 +63,9 @@ class Connection:
         self._access = access
         # Watches hold their connections: with a pool of their own they cannot starve requests. And who renews a lease
         # must not wait behind a pile of other requests until it is lost.
-        self._requests = new_session(access.tls, connections)
-        self._watches = new_session(access.tls, connections)
-        self._leases = new_session(access.tls, LEASE_CONNECTIONS)
+        self._requests = new_session(access.tls, connections, access.hosts)
+        self._watches = new_session(access.tls, connections, access.hosts)
+        self._leases = new_session(access.tls, LEASE_CONNECTIONS, access.hosts)
         # First come, first served. In aiohttp's pool whoever asks while a connection returns passes all who wait.
         self._turns = Semaphore(connections)
         self._headers: dict[str, CIMultiDict[str]] = {}

@@ -9,16 +9,20 @@ import os
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from common.kube.client import bounded_yaml
+from common.kube.client import bounded_pem, bounded_yaml
+from common.kube.client.tenant_hosts import TenantHosts
+from common.kube.client.tenant_threads import NotDoneError, TenantThreads
 
 SERVICE_TOKEN_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 (a path)
 SERVICE_CERT_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
 MAX_KUBECONFIG = 256 * 1024  # characters
+
+_OF_TENANTS = TenantThreads("kubeconfig of a tenant", places=4, seconds=30.0)
 
 # Whoever may write a Secret must not thereby read our files, run our programs or switch verification off.
 _REFUSED_IN_TEXT = {
@@ -36,12 +40,17 @@ class InvalidKubeconfig(ValueError):
     """A kubeconfig that cannot or must not be used. The message says what is wrong and holds no credential."""
 
 
+class NotReadYet(InvalidKubeconfig):
+    """It was not read in time, and may be later."""
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """How to reach one API server, and who we are there.
 
     `refresh` gives the present Authorization header where credentials expire; it raises InvalidKubeconfig.
-    `connection` is a digest of all but the Authorization header, where that comes from a text.
+    `connection` is a digest of all but the Authorization header, where that comes from a text. `hosts`: where a tenant
+    names the server.
     """
 
     server: str
@@ -50,6 +59,7 @@ class Access:
     authorization: str | None = field(default=None, repr=False)
     refresh: Callable[[], Awaitable[str | None]] | None = field(default=None, repr=False)
     connection: str = ""
+    hosts: TenantHosts | None = None
 
 
 async def from_text(text: str, context: str | None = None) -> Access:
@@ -58,6 +68,15 @@ async def from_text(text: str, context: str | None = None) -> Access:
     Raises InvalidKubeconfig; also for exec plugins, auth providers, file paths and insecure-skip-tls-verify.
     """
     return await asyncio.to_thread(_static_access, text, context, None)
+
+
+async def of_tenant(text: str, cluster: str) -> Access:
+    """As `from_text`, in threads that the platform does not wait for. `cluster`: whose it is, as namespace/name."""
+    try:
+        access = await _OF_TENANTS.run(cluster, lambda: _static_access(text, None, None))
+    except NotDoneError as error:
+        raise NotReadYet(f"kubeconfig was not read: {error}") from None
+    return replace(access, hosts=TenantHosts(cluster))
 
 
 async def from_file(path: Path, context: str | None = None) -> Access:
@@ -137,6 +156,8 @@ def _static_access(text: str, context: str | None, base: Path | None) -> Access:
     authority = _data(cluster, "certificate-authority", base)
     certificate = _data(user, "client-certificate", base)
     key = _data(user, "client-key", base)
+    if base is None:
+        authority, certificate, key = _checked(authority, certificate, key)
     authorization = _authorization(user, base)
     if base is None and authorization is None and certificate is None:
         raise InvalidKubeconfig("user has no credentials: set token, or client-certificate-data and client-key-data")
@@ -146,7 +167,7 @@ def _static_access(text: str, context: str | None, base: Path | None) -> Access:
 
     return Access(
         server=server,
-        tls=_cluster_tls(cluster, base, certificate, key) if server.startswith("https:") else None,
+        tls=_cluster_tls(cluster, base, authority, certificate, key) if server.startswith("https:") else None,
         tls_server_name=server_name,
         authorization=authorization,
         refresh=refresh if "tokenFile" in user and "token" not in user else None,
@@ -170,7 +191,7 @@ async def _plugin_access(cluster: Mapping[str, object], user: Mapping[str, objec
     authorization = await authenticate()
     return Access(
         server=server,
-        tls=await asyncio.to_thread(_cluster_tls, cluster, base, plugin.certificate, plugin.key),
+        tls=await asyncio.to_thread(_plugin_tls, cluster, base, plugin.certificate, plugin.key),
         tls_server_name=_optional_text(cluster, "tls-server-name", "cluster"),
         authorization=authorization,
         refresh=authenticate,
@@ -282,10 +303,39 @@ def _header(value: str) -> str:
     return value
 
 
-def _cluster_tls(
-    cluster: Mapping[str, object], base: Path | None, certificate: bytes | None, key: bytes | None
+def _checked(
+    authority: bytes | None, certificate: bytes | None, key: bytes | None
+) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """What OpenSSL may read of a kubeconfig that came from elsewhere. Raises InvalidKubeconfig."""
+    if (certificate is None) != (key is None):
+        raise InvalidKubeconfig("user has only one of client-certificate-data and client-key-data")
+    found = []
+    for name, check, pem in (
+        ("certificate-authority", bounded_pem.authorities, authority),
+        ("client-certificate", bounded_pem.client_certificate, certificate),
+        ("client-key", bounded_pem.client_key, key),
+    ):
+        try:
+            found.append(None if pem is None else check(pem))
+        except bounded_pem.InvalidPem as error:
+            raise InvalidKubeconfig(f"{name}-data {error}") from None
+    return found[0], found[1], found[2]
+
+
+def _plugin_tls(
+    cluster: Mapping[str, object], base: Path, certificate: bytes | None, key: bytes | None
 ) -> ssl.SSLContext:
-    tls = _tls(_data(cluster, "certificate-authority", base), certificate, key)
+    return _cluster_tls(cluster, base, _data(cluster, "certificate-authority", base), certificate, key)
+
+
+def _cluster_tls(
+    cluster: Mapping[str, object],
+    base: Path | None,
+    authority: bytes | None,
+    certificate: bytes | None,
+    key: bytes | None,
+) -> ssl.SSLContext:
+    tls = _tls(authority, certificate, key)
     if base is not None and cluster.get("insecure-skip-tls-verify") is True:
         tls.check_hostname = False
         tls.verify_mode = ssl.CERT_NONE

@@ -17,6 +17,7 @@ from aiohttp.streams import StreamReader
 
 from common.kube.client.bounds import MAX_HEAD, MAX_INTERIM, MAX_OVERHEAD
 from common.kube.client.errors import TooLarge
+from common.kube.client.tenant_hosts import TenantHosts
 
 
 class Closable(Protocol):
@@ -141,11 +142,15 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, what: str) -> 
     return b"".join(parts)
 
 
-def new_session(tls: ssl.SSLContext | None, connections: int) -> aiohttp.ClientSession:
+def new_session(
+    tls: ssl.SSLContext | None, connections: int, hosts: TenantHosts | None = None
+) -> aiohttp.ClientSession:
+    """`hosts`: where a tenant names the host."""
     connector = BoundedConnector(
         limit=connections,
         ssl=tls if tls is not None else True,
         keepalive_timeout=60,
+        resolver=hosts,
         socket_factory=_socket,
     )
     return aiohttp.ClientSession(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -107,6 +107,26 @@ async def test_no_more_than_allowed_are_open_and_those_in_use_stay(
         async with world.connections.to(a) as again:
             assert again is first
     assert world.seed.reads == 3
+
+
+async def test_one_whose_kubeconfig_takes_long_keeps_no_other_from_being_opened(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, other = world.cluster("c1"), world.cluster("c2")
+    real = Cluster.of_tenant
+    begun = asyncio.Event()
+
+    async def of_tenant(text: str, *, name: str, **more: Any) -> Cluster:
+        if name == slow.metadata.key:
+            begun.set()
+            await asyncio.Event().wait()
+        return await real(text, name=name, **more)
+
+    monkeypatch.setattr(Cluster, "of_tenant", of_tenant)
+    waiting = asyncio.create_task(_server(world, slow))
+    await begun.wait()
+    assert await asyncio.wait_for(_server(world, other), 5) == "https://127.0.0.1:1"
+    waiting.cancel()
 
 
 async def _server(world: World, cluster: UserCluster) -> str:

@@ -61,10 +61,10 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     """Both the seed's and the user cluster's."""
     made = Api()
 
-    async def from_kubeconfig(_text: str, **_more: object) -> Cluster:
+    async def of_tenant(_text: str, **_more: object) -> Cluster:
         return cast(Cluster, made)
 
-    monkeypatch.setattr(Cluster, "from_kubeconfig", from_kubeconfig)
+    monkeypatch.setattr(Cluster, "of_tenant", of_tenant)
     return made
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,9 +11,12 @@ import pytest
 from aiohttp import web
 
 from common.api.types import UserCluster
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
+from common.kube.client.kubeconfig import InvalidKubeconfig, NotReadYet
 from seed.machines.machine_controller import MACHINES
 from seed.usage import user_cluster
+from seed.usage.machine_api import MachineApi
 from seed.usage.user_cluster import Source
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
@@ -171,6 +175,39 @@ async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missi
             assert states[0].startswith("Unauthorized: secret alpha/c1, key kubeconfig: cannot be read: ")
             assert "secrets is forbidden; bind the role of charts/rbac/seed-namespace.yaml in that" in states[0]
             await eventually(lambda: "does not exist" in states[-1])  # the role was bound
+        finally:
+            await source.stop()
+            await cluster.close()
+
+
+async def test_a_kubeconfig_that_was_not_read_in_time_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_cluster, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setitem(fakes.PLURALS, "secrets", ("v1", "Secret"))
+    body = {
+        "metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"},
+        "spec": {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}},
+    }
+    reads: list[str] = []
+
+    async def of_tenant(text: str, **_more: object) -> Cluster:
+        reads.append(text)
+        raise NotReadYet("kubeconfig was not read: not done within 30 s") if len(reads) < 3 else InvalidKubeconfig("no")
+
+    monkeypatch.setattr(MachineApi, "of_tenant", of_tenant)
+    async with fake_api_server() as api:
+        await api.put("secrets", "alpha", "c1", data={"kubeconfig": base64.b64encode(b"text").decode()})
+        cluster = api.cluster()
+        source = Source(
+            cluster,
+            msgspec.convert(body, UserCluster),
+            on_change=lambda _source, _freed: None,
+            on_state=lambda _source: None,
+            sizing=sizing(),
+        )
+        try:
+            await eventually(lambda: len(reads) == 3)
+            await asyncio.sleep(0.2)
+            assert reads == ["text"] * 3, "what cannot be used waits for another Secret"
         finally:
             await source.stop()
             await cluster.close()

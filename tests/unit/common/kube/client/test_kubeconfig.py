@@ -215,7 +215,7 @@ def pem_of_nothing():
         ),
         (
             config(user={"client-certificate-data": b64(b"x"), "client-key-data": b64(SECRET.encode())}),
-            "client certificate and key cannot be used together",
+            "client-certificate-data holds no usable PEM certificate",
         ),
     ],
 )
@@ -225,6 +225,12 @@ async def test_a_kubeconfig_from_a_secret_is_refused_with_a_reason_and_without_c
         await Cluster.from_kubeconfig(text, name="c")
     shown = "".join(traceback.format_exception(error.value))
     assert SECRET not in shown and b64(SECRET.encode()) not in shown
+
+
+async def test_a_certificate_with_the_key_of_another_is_refused(authority, client_pair):
+    user = {"client-certificate-data": b64(client_pair[0]), "client-key-data": b64(authority.issue("other")[1])}
+    with pytest.raises(InvalidKubeconfig, match="client certificate and key cannot be used together"):
+        await Cluster.from_kubeconfig(yaml.safe_dump(config(user=user)), name="c")
 
 
 async def test_the_operators_own_file_may_name_files(server, authority, client_pair, tmp_path):
