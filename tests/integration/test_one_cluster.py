@@ -571,6 +571,13 @@ async def test_the_master_may_write_the_namespaces_of_organizations_alone(tenanc
             ("POST", namespaces, wrong, "namespaces of organizations only"),
             ("PATCH", f"{namespaces}/alpha", labels, "namespaces of organizations only"),
             ("PATCH", theirs, labels, "may not change the labels"),
+            (
+                "PATCH",
+                theirs,
+                {"metadata": {"annotations": {"node-selector": "gpu=yes"}}},
+                "annotations and finalizers",
+            ),
+            ("PATCH", theirs, {"metadata": {"finalizers": ["example.com/mine"]}}, "annotations and finalizers"),
         ):
             headers = merge if method == "PATCH" else {}
             async with session.request(method, path, json=body, headers=headers) as answer:

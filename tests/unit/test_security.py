@@ -36,6 +36,7 @@ CONFIGURATION = "integration/test_webhook_configuration.py"
 QUOTAS = "integration/installed/test_quotas.py"
 CONDITIONS = "unit/seed/controllers/test_user_cluster_conditions.py"
 RIGHTS = "integration/test_rights.py"
+WRITES = "chart/test_write_rights.py"
 ROTATION = "unit/seed/registration/test_token_rotation.py"
 SUPPLY = "unit/test_supply_chain.py"
 IMAGE = "integration/test_image.py"
@@ -443,7 +444,12 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{NOTIFIER}::test_without_the_right_to_patch_nobody_waits_for_ever",
     ),
     "the agent's token on a seed is stolen: change what": (
-        f"{RIGHTS}::test_a_stolen_token_of_the_agent_changes_no_more_of_what_makes_pods_than_annotations",
+        f"{WRITES}::test_a_stolen_token_of_the_agent_changes_no_more_of_owners_than_the_annotation_that_wakes_them",
+    ),
+    "... change MachineSets of Cluster API": (
+        f"{WRITES}::test_a_stolen_token_of_the_agent_changes_no_more_of_owners_than_the_annotation_that_wakes_them",
+        f"{WRITES}::test_whatever_a_program_may_change_is_limited_by_a_policy_or_needs_none_for_a_reason",
+        f"{WRITES}::test_the_policy_asks_about_each_change",
     ),
     "a user with `view` reads ledgers": (f"{CHARTS}::test_the_viewer_reads_what_commands_read_and_nothing_more",),
     "... reads the quotas of all projects": (),
