@@ -51,7 +51,9 @@ class Program(Server):
     def __init__(self, name: str, arguments: Sequence[str], directory: Path, group: ProcessGroup) -> None:
         self.health = f"http://127.0.0.1:{free_port()}"
         address = self.health.removeprefix("http://")
-        self._started = [sys.executable, "-m", *arguments, f"--health-address={address}"]
+        # User clusters are on this machine, too. Releases that do not know the flag do not mind its variable.
+        networks = "SEEDQUOTA_USER_CLUSTER_NETWORKS=127.0.0.0/8"
+        self._started = ["env", networks, sys.executable, "-m", *arguments, f"--health-address={address}"]
         super().__init__(name, self._started, directory, group)
 
     def run_from(self, source: Path | None) -> None:

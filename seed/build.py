@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from common.kube.client.api_client import Cluster
+from common.kube.client.networks import Networks
+from common.kube.client.reach import Reach
 from common.kube.controller.leader_election import Lease
 from common.runtime import metrics
 from common.runtime.flags import UsageError
@@ -79,6 +81,10 @@ class Caches:
     organizations: OrganizationCache
 
 
+def reach_of(options: SeedOptions) -> Reach:
+    return Reach(Networks(options.user_cluster_networks), metrics.kubernetes_request)
+
+
 def caches_of(options: SeedOptions, cluster: Cluster) -> Caches:
     quotas = QuotaCache(cluster)
     clusters = ClusterCache(cluster, quotas, (options.namespace, *options.exempt_namespaces))
@@ -89,7 +95,7 @@ def caches_of(options: SeedOptions, cluster: Cluster) -> Caches:
         watches=Watches(*quotas.reflectors, *clusters.reflectors),
         cluster_api=view,
         kubermatic=KubermaticView(cluster, clusters, view.served),
-        namespaces=NamespaceCache(cluster, quotas, clusters, on_request=metrics.kubernetes_request),
+        namespaces=NamespaceCache(cluster, quotas, clusters, reach=reach_of(options)),
         organizations=OrganizationCache(cluster, quotas),
     )
 
@@ -106,7 +112,7 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
 
         shared = SharedSizes(options.redis_url, redis_access(options), options.seed_name)
     cache = FlavourCache(transport, shared, on_lookup=observed.flavour_lookup, on_fetch=observed.provider_request)
-    settings = SettingsReader(cluster, on_request=metrics.kubernetes_request)
+    settings = SettingsReader(cluster, reach=reach_of(options))
     return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers)
 
 
@@ -209,14 +215,14 @@ class Agent:
     server: HttpServer
 
 
-def refusals_to(cluster: Cluster, caches: Caches, registry: AccountRegistry, identity: str) -> Refusals:
+def refusals_to(cluster: Cluster, caches: Caches, registry: AccountRegistry, identity: str, reach: Reach) -> Refusals:
     return Refusals(
         cluster,
         caches.quotas,
         caches.clusters,
         registry,
         identity,
-        on_request=metrics.kubernetes_request,
+        reach=reach,
         count=observed.owners_notified,
     )
 
@@ -262,13 +268,13 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
             kinds=cluster_kinds,
             in_flight_window=options.in_flight_window,
             local_copies=options.local_copies == "on",
-            on_request=metrics.kubernetes_request,
+            reach=reach_of(options),
         )
     )
     configuration.add(leader.configuration_changed)
     record = Record(cluster, options.namespace, LEASE_NAME, identity, caches.quotas, caches.watches)
-    connections = Connections(cluster, on_request=metrics.kubernetes_request)
-    refusals = refusals_to(cluster, caches, registry, identity)
+    connections = Connections(cluster, reach=reach_of(options))
+    refusals = refusals_to(cluster, caches, registry, identity, reach_of(options))
     on_refusal = collectors.refusals_of(caches.quotas)
     decisions = Decisions(on_decision=refusals.decided, on_pod=refusals.pod_decided, on_refusal=on_refusal)
     endpoints = endpoints_of(options, cluster, caches, registry, sizing, connections, decisions, record.stale)

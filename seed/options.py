@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from common.kube.client.networks import Networks
 from common.runtime.flags import (
     Address,
     Flag,
@@ -33,6 +34,15 @@ def provider_names(raw: str) -> tuple[str, ...]:
     if not names or not set(names) <= PROVIDERS.keys() | ENDED:
         raise ValueError(f"{raw!r} is not a list of {', '.join(sorted(PROVIDERS))}")
     return tuple(name for name in names if name in PROVIDERS)
+
+
+def networks(raw: str) -> tuple[str, ...]:
+    found = words(raw)
+    try:
+        Networks(found)
+    except ValueError as error:
+        raise ValueError(f"{raw!r} is not a list of networks such as 10.0.0.0/8,fd00::/8: {error}") from None
+    return found
 
 
 def service_name(raw: str) -> str:
@@ -75,6 +85,14 @@ class SeedOptions(LedgerOptions):
             "namespaces, twice that number; other requests get 503 with a retry",
         ),
     ] = PER_SECOND
+    user_cluster_networks: Annotated[
+        tuple[str, ...],
+        Flag(
+            networks,
+            "networks in which the API servers of user clusters may be, such as 10.0.0.0/8,fd00::/8; not set: all "
+            "addresses but those of loopback, link-local, multicast and of no host",
+        ),
+    ] = ()
     break_glass_group: Annotated[
         str, Flag(text, "if break-glass is on, API servers do not call the webhook for members of this group")
     ] = "seedquota:break-glass"

@@ -19,6 +19,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import ObjectMeta
+from common.kube.client.reach import ANYWHERE
 from common.quota import resources
 from common.runtime.metrics import build_version
 from seed.instance_types.cache import FlavourCache
@@ -148,7 +149,9 @@ async def _size_all(
 async def _size_in(
     cluster: UserCluster, seed: Cluster | None, machines: Sequence[Machine], transport: Transport, out: TextIO
 ) -> int:
-    sizing = Sizing(FlavourCache(transport), SettingsReader(seed), seal=_no_seal, check=lambda _text, _seal: False)
+    sizing = Sizing(
+        FlavourCache(transport), SettingsReader(seed, reach=ANYWHERE), seal=_no_seal, check=lambda _text, _seal: False
+    )
     try:
         sized = [await _size(sizing, cluster, machine, out) for machine in machines]
     finally:

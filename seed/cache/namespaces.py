@@ -27,10 +27,11 @@ import msgspec
 from common.api.cluster_identity import KUBE_SYSTEM, is_another
 from common.api.core import SECRETS, kubeconfig_text
 from common.api.types import UserCluster
-from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object, ObjectMeta, OwnerReference
+from common.kube.client.reach import DEFAULT, Reach
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
@@ -118,12 +119,12 @@ class NamespaceCache:
         quota_cache: QuotaCache,
         cluster_cache: ClusterCache,
         *,
-        on_request: RequestHook | None = None,
+        reach: Reach = DEFAULT,
     ) -> None:
         self._seed = seed
         self._quota_cache = quota_cache
         self._cluster_cache = cluster_cache
-        self._on_request = on_request
+        self._reach = reach
         self._watched: dict[str, _Watched] = {}
         self._listeners: Listeners[[str, Change[Namespace]]] = Listeners()
         self._wake = asyncio.Event()
@@ -222,7 +223,7 @@ class NamespaceCache:
         while True:
             try:
                 kubeconfig = await self._kubeconfig(watched.user_cluster)
-                cluster = await Cluster.of_tenant(kubeconfig, name=key, timeout=TIMEOUT, on_request=self._on_request)
+                cluster = await Cluster.of_tenant(kubeconfig, name=key, timeout=TIMEOUT, reach=self._reach)
             except (ApiError, InvalidKubeconfig) as error:
                 watched.error = str(error)
                 await asyncio.sleep(LOOK_EVERY)

@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 
 from common.api.core import SECRETS
 from common.api.types import UserCluster
-from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.reach import DEFAULT, Reach
 
 MAX_OPEN = 256
 AT_A_TIME = 4  # uses of one: a tenant can have its API server never answer, and others must not wait for it
@@ -43,9 +44,9 @@ class _Turns:
 class Connections:
     """`run()` closes what is idle, and at its end all of them."""
 
-    def __init__(self, seed: Cluster, *, on_request: RequestHook | None = None) -> None:
+    def __init__(self, seed: Cluster, *, reach: Reach = DEFAULT) -> None:
         self._seed = seed
-        self._on_request = on_request
+        self._reach = reach
         self._open: OrderedDict[str, _Connection] = OrderedDict()  # by the UserCluster's uid, the least used first
         self._opening = 0
         self._turns: dict[str, _Turns] = {}
@@ -132,7 +133,7 @@ class Connections:
                 secret.data.get(reference.key, b"").decode(),
                 name=user_cluster.metadata.key,
                 timeout=TIMEOUT,
-                on_request=self._on_request,
+                reach=self._reach,
             )
         except (InvalidKubeconfig, UnicodeDecodeError) as error:
             why = error if isinstance(error, InvalidKubeconfig) else "is not text"

@@ -10,8 +10,9 @@ from itertools import chain
 
 from common.api.labels import UNINSTALLED_ANNOTATION
 from common.api.types import Condition, UserCluster
-from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
+from common.kube.client.reach import DEFAULT, Reach
 from common.kube.controller.leader_election import Lease, Term
 from common.runtime import metrics
 from seed.accounts.controller import Accounts
@@ -70,7 +71,7 @@ class Replica:
     kinds: tuple[Kind, ...]
     in_flight_window: float
     local_copies: bool = True
-    on_request: RequestHook | None = None
+    reach: Reach = DEFAULT
 
 
 class AllSources(Mapping[str, UsageSource]):
@@ -117,7 +118,7 @@ class Leadership:
             on_state=self._cluster_state_changed,
             on_proof=self._status.proven,
             wanted=replica.wanted.are_wanted,
-            on_request=replica.on_request,
+            reach=replica.reach,
             on_reconcile=metrics.reconciled,
             beside=self._follow_namespaces,
             in_namespaces=self._proof_in_namespaces,

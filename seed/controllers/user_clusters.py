@@ -11,8 +11,9 @@ from common.api import conditions
 from common.api.cluster_identity import DUPLICATE
 from common.api.labels import SEED_MANAGER
 from common.api.types import USER_CLUSTERS, Condition, UserCluster
-from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
+from common.kube.client.reach import DEFAULT, Reach
 from common.kube.controller.controller import Controller, ReconcileHook
 from seed import metrics
 from seed.admission import projects
@@ -58,7 +59,7 @@ class UserClusters:
         on_state: Callable[[Source], None],
         on_proof: Callable[[str, Proof | None], None],
         wanted: Callable[[], bool] = lambda: True,
-        on_request: RequestHook | None = None,
+        reach: Reach = DEFAULT,
         on_reconcile: ReconcileHook | None = None,
         beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
         in_namespaces: Callable[[str], Proof | None] = lambda _key: None,
@@ -81,7 +82,7 @@ class UserClusters:
         self._on_state = on_state
         self._on_proof = on_proof
         self._wanted = wanted
-        self._on_request = on_request
+        self._reach = reach
         self._beside = beside
         self._in_namespaces = in_namespaces
         self._identities = Identities(cluster, cluster_cache)
@@ -145,7 +146,7 @@ class UserClusters:
                 on_change=self._changed,
                 on_state=self._state_changed,
                 sizing=self._sizing,
-                on_request=self._on_request,
+                reach=self._reach,
                 connected=self._keep_webhook,
                 identify=self._identify,
             )

@@ -20,9 +20,10 @@ import msgspec
 
 from common.api.core import CONFIG_MAPS, SECRETS
 from common.api.types import SecretRef, UserCluster
-from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.reach import DEFAULT, Reach
 from common.kube.client.transport import close_all
 from common.runtime.lru import LruByOwner
 from seed.instance_types.access import Access, Environment, Read, decide
@@ -58,12 +59,12 @@ class SettingsReader:
         self,
         seed: Cluster | None,
         *,
-        on_request: RequestHook | None = None,
+        reach: Reach = DEFAULT,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """Without a seed no Secret is read."""
         self._seed = seed
-        self._on_request = on_request
+        self._reach = reach
         self._environment = environment
         self._kept: LruByOwner[_Name, _Held] = LruByOwner(MAX_KEPT)  # by the user cluster's uid, and where it is
         self._connections: OrderedDict[tuple[str, str], Cluster] = OrderedDict()  # cluster uid, kubeconfig
@@ -152,7 +153,7 @@ class SettingsReader:
         if connection is None:
             try:
                 connection = await Cluster.of_tenant(
-                    kubeconfig, name=cluster.metadata.key, timeout=READ_SECONDS, on_request=self._on_request
+                    kubeconfig, name=cluster.metadata.key, timeout=READ_SECONDS, reach=self._reach
                 )
             except InvalidKubeconfig as error:
                 raise ProviderUnavailable(provider, "the user cluster's kubeconfig cannot be used") from error

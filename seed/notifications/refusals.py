@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from common.api.types import UserCluster
-from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
+from common.kube.client.reach import DEFAULT, Reach
 from common.kube.controller.events import Regarding, microtime
 from common.quota.account import Account
 from common.runtime.waiting import within
@@ -55,14 +56,14 @@ class Refusals:
         registry: AccountRegistry,
         instance: str,
         *,
-        on_request: RequestHook | None = None,
+        reach: Reach = DEFAULT,
         count: Callable[[str, int], None] = lambda _result, _number: None,
     ) -> None:
         self._seed = seed
         self._quota_cache = quota_cache
         self._cluster_cache = cluster_cache
         self._registry = registry
-        self._connections = Connections(seed, on_request=on_request)  # admission waits for the others
+        self._connections = Connections(seed, reach=reach)  # admission waits for the others
         self._instance = instance
         self._count = count
         self._waiting = Waiting(MAX_WAITERS)

@@ -15,9 +15,10 @@ from contextlib import suppress
 
 from common.api.core import SECRETS, Secret
 from common.api.types import UserCluster
-from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, Malformed, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig, NotReadYet
+from common.kube.client.reach import DEFAULT, Reach
 from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
@@ -63,7 +64,7 @@ class Source:
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
         sizing: Sizing,
-        on_request: RequestHook | None = None,
+        reach: Reach = DEFAULT,
         connected: Callable[[Source, Cluster], asyncio.Task[None] | None] = lambda _source, _cluster: None,
         identify: Callable[[Source, Cluster], Awaitable[Problem | None]] = _any_cluster,
     ) -> None:
@@ -83,9 +84,8 @@ class Source:
         self._seed = seed
         self._on_change = on_change
         self._on_state = on_state
-        self._on_request = on_request
-        self._connected = connected
-        self._identify = identify
+        self._reach = reach
+        self._connected, self._identify = connected, identify
         self._reflector: Reflector[Machine] | None = None  # whose complete list stands behind the totals
         self._following: Reflector[Machine] | None = None  # the latest connection's
         self._connections, self._kubeconfig = 0, ""
@@ -256,7 +256,7 @@ class Source:
 
     async def _open(self, kubeconfig: str) -> Cluster | None:
         try:
-            cluster = await MachineApi.of_tenant(kubeconfig, name=self.key, on_request=self._on_request)
+            cluster = await MachineApi.of_tenant(kubeconfig, name=self.key, reach=self._reach)
         except InvalidKubeconfig as error:
             self._unusable(Problem("InvalidKubeconfig", f"{self._where()}: {error}"))
             if isinstance(error, NotReadYet):

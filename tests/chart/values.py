@@ -85,7 +85,7 @@ OWN_CERTIFICATE: dict[str, object] = {
 }
 
 RIGHTS: dict[str, object] = {
-    "userClusters": {"namespaces": ["alpha", "beta"]},
+    "userClusters": {"namespaces": ["alpha", "beta"], "networks": ["10.0.0.0/8", "fd00::/8"]},
     "ownMachines": {"namespaces": ["own", "beta"]},
     "kubermatic": {"enabled": True},
     "namespaceQuotas": {"enabled": True, "secrets": True},

@@ -24,6 +24,7 @@ HOSTILE = "integration/installed/test_hostile.py"
 API_CLIENT = "unit/common/kube/client/test_api_client.py"
 BOUNDS = "unit/common/kube/client/test_bounds.py"
 PEM = "unit/common/kube/client/test_bounded_pem.py"
+NETWORKS = "unit/common/kube/client/test_networks.py"
 THREADS = "unit/common/kube/client/test_tenant_threads.py"
 DEEP = "unit/common/kube/client/test_deep_json.py"
 TURNS = "unit/seed/webhooks/test_turns.py"
@@ -391,6 +392,15 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "... write `seedquota-namespaces`": (STOLEN,),
     "... create a Secret": (STOLEN,),
     "... register a webhook": (),
+    "a user of a seed who may write Secrets and UserClusters": (
+        f"{NETWORKS}::test_this_machine_its_link_everybody_and_nobody_are_not",
+        f"{NETWORKS}::test_this_machine_is_not_connected_to_however_a_kubeconfig_writes_it",
+        f"{NETWORKS}::test_a_name_that_leads_elsewhere_when_it_is_asked_again_is_not_followed",
+    ),
+    "... has it connect to addresses of the platform's network": (
+        f"{NETWORKS}::test_a_list_is_what_is_allowed_and_nothing_else",
+        f"{NETWORKS}::test_nobody_learns_what_is_at_an_address",
+    ),
     "read `/decisions`": (
         f"{HEALTH}::test_a_page_is_for_this_host_and_what_a_proxy_passes_on_is_not_from_it",
         f"{HEALTH}::test_of_another_host_the_token_decides",

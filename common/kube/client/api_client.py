@@ -17,9 +17,10 @@ import msgspec
 
 from common.kube.client import kubeconfig
 from common.kube.client.bounds import MAX_BODY, MAX_ITEMS, MAX_PAGE
-from common.kube.client.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connection, RequestHook
+from common.kube.client.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connection
 from common.kube.client.errors import Gone, Malformed, TooLarge
 from common.kube.client.meta import Object, object_key
+from common.kube.client.reach import Reach, RequestHook
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, by_name, read_page
 from common.kube.client.transport import new_session
 from common.kube.client.watch import T, WatchStream
@@ -59,15 +60,13 @@ class Cluster(Connection):
         return cls(access, name=name, timeout=timeout, on_request=on_request, max_body=max_body)
 
     @classmethod
-    async def of_tenant(
-        cls, kubeconfig_text: str, *, name: str, timeout: float = 10.0, on_request: RequestHook | None = None
-    ) -> Self:
+    async def of_tenant(cls, text: str, *, name: str, reach: Reach, timeout: float = 10.0) -> Self:
         """As `from_kubeconfig`, of a text that a tenant may have written: nothing of the platform waits for it.
 
         `name`: of the user cluster, as namespace/name.
         """
-        access = await kubeconfig.of_tenant(kubeconfig_text, name)
-        return cls(access, name=name, timeout=timeout, on_request=on_request)
+        access = await kubeconfig.of_tenant(text, name, reach.networks)
+        return cls(access, name=name, timeout=timeout, on_request=reach.on_request)
 
     @classmethod
     async def from_kubeconfig_file(

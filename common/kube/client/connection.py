@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from asyncio import Lock, Semaphore
 from asyncio import timeout as timeout_after
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from io import BytesIO
@@ -20,6 +20,7 @@ from yarl import URL
 from common.kube.client.bounds import MAX_BODY
 from common.kube.client.errors import ApiError, Malformed, Unavailable, api_error
 from common.kube.client.kubeconfig import Access, InvalidKubeconfig
+from common.kube.client.reach import RequestHook
 from common.kube.client.transport import IDENTITY, RefusedAnswer, close_all, describe, new_session, read_body
 
 ONE_PIECE = 1024 * 1024  # bytes of a body that is sent in one piece
@@ -34,8 +35,6 @@ APPLY_PATCH = "application/apply-patch+yaml"
 _UNLIMITED = aiohttp.ClientTimeout(total=None)
 """aiohttp's own `total` loses a cancellation that comes in the same round of the event loop as the end of the time.
 Then whoever waits for the cancelled task, such as a leader that lost its lease, waits for ever."""
-
-RequestHook = Callable[[str, str, int, float], None]
 
 
 class Connection:
@@ -227,4 +226,6 @@ class Connection:
         if isinstance(error, RefusedAnswer):
             return Malformed(200, "Malformed", f"cluster {self.name}: {what}: answer is refused: {error}")
         why = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else describe(error)
+        if self._access.hosts is not None:
+            why = self._access.hosts.told(error, f"{what}: {why}")
         return Unavailable(0, "Unavailable", f"cluster {self.name}: {what}: {why}")

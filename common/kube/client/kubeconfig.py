@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.kube.client import bounded_pem, bounded_yaml
+from common.kube.client.networks import Networks
 from common.kube.client.tenant_hosts import TenantHosts
 from common.kube.client.tenant_threads import NotDoneError, TenantThreads
 
@@ -70,13 +71,14 @@ async def from_text(text: str, context: str | None = None) -> Access:
     return await asyncio.to_thread(_static_access, text, context, None)
 
 
-async def of_tenant(text: str, cluster: str) -> Access:
-    """As `from_text`, in threads that the platform does not wait for. `cluster`: whose it is, as namespace/name."""
+async def of_tenant(text: str, cluster: str, networks: Networks) -> Access:
+    """As `from_text`, in threads that the platform does not wait for. `cluster`: whose it is, as namespace/name.
+    `networks`: where its server may be."""
     try:
         access = await _OF_TENANTS.run(cluster, lambda: _static_access(text, None, None))
     except NotDoneError as error:
         raise NotReadYet(f"kubeconfig was not read: {error}") from None
-    return replace(access, hosts=TenantHosts(cluster))
+    return replace(access, hosts=TenantHosts(cluster, networks))
 
 
 async def from_file(path: Path, context: str | None = None) -> Access:

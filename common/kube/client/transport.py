@@ -151,7 +151,7 @@ def new_session(
         ssl=tls if tls is not None else True,
         keepalive_timeout=60,
         resolver=hosts,
-        socket_factory=_socket,
+        socket_factory=partial(_socket, hosts),
     )
     return aiohttp.ClientSession(
         connector=connector,
@@ -163,8 +163,10 @@ def new_session(
     )
 
 
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+def _socket(hosts: TenantHosts | None, address: aiohttp.AddrInfoType) -> socket.socket:
     """A silent connection to a machine that is gone is noticed within 45 seconds."""
+    if hosts is not None:
+        hosts.check(address)
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

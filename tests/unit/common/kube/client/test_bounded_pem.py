@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 from common.kube.client import kubeconfig
 from common.kube.client.bounded_pem import MAX_CERTIFICATES
 from common.kube.client.kubeconfig import Access, InvalidKubeconfig
+from common.kube.client.networks import Networks
 
 NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "somebody")])
 NOW = datetime.datetime.now(datetime.UTC)
@@ -84,7 +85,7 @@ def config(user: dict[str, bytes], authority: bytes | None = None) -> str:
 
 
 async def read(user: dict[str, bytes], authority: bytes | None = None) -> Access:
-    return await kubeconfig.of_tenant(config(user, authority), "alpha/c1")
+    return await kubeconfig.of_tenant(config(user, authority), "alpha/c1", Networks())
 
 
 @pytest.fixture(scope="module")
