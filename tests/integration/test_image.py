@@ -78,3 +78,5 @@ def test_the_containerfile_pins_by_arguments_and_ends_with_nothing_but_the_progr
     assert "RUN" not in last and "--require-hashes" in CONTAINERFILE
     base = re.search(r"^ARG BASE=(\S+)$", CONTAINERFILE, re.MULTILINE)
     assert base is not None and "/" not in base[1], "no registry is named"
+    assert re.fullmatch(r"[a-z]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", base[1])
+    assert 'org.opencontainers.image.base.name="${BASE}"' in last and "\nARG BASE\n" in last

@@ -561,6 +561,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{WORKFLOWS}::test_the_token_may_read_only_but_where_images_are_published",
         f"{WORKFLOWS}::test_nothing_is_published_that_was_not_tested_or_has_another_version_than_the_tag",
     ),
+    "the tag of the base image": (
+        f"{IMAGE}::test_the_containerfile_pins_by_arguments_and_ends_with_nothing_but_the_programs",
+        f"{WORKFLOWS}::test_images_are_pinned_by_digest",
+    ),
     "a tool for development": (
         f"{SUPPLY}::test_the_wheel_has_the_programs_and_neither_devcluster_nor_tests",
         f"{SUPPLY}::test_the_wheel_starts_with_nothing_but_what_the_lock_names",

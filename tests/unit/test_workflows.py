@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,29 @@ def test_actions_are_pinned_by_commit(path: Path) -> None:
         if not action.startswith("./"):
             assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action), action
             assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), "a comment says which version it is"
+
+
+@named
+def test_images_are_pinned_by_digest(path: Path) -> None:
+    jobs = read(path)["jobs"].values()
+    images = [job["container"]["image"] for job in jobs if "container" in job]
+    images += [service["image"] for job in jobs for service in job.get("services", {}).values()]
+    assert len(images) == (1 if path.stem == "ci" else 0)
+    assert all(re.fullmatch(r"[a-z]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", image) for image in images)
+
+
+def test_a_release_is_built_upon_the_base_that_the_containerfile_names_by_digest() -> None:
+    steps = read(ROOT / ".github" / "workflows" / "release.yml")["jobs"]["publish"]["steps"]
+    (build,) = (step["run"] for step in steps if "docker buildx build ." in step.get("run", ""))
+    assert "BASE=" not in build.partition("docker buildx build .")[2], "the Containerfile's is used"
+    (checked,) = re.findall(r"^\[\[ .* \]\]$", build, re.MULTILINE)
+    for base, passes in (
+        (re.findall(r"^ARG BASE=(.+)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)[0], True),
+        ("python:3.13-slim-bookworm", False),
+        ("python@sha256:abc", False),
+    ):
+        script = f"base='{base}'; {checked}"
+        assert (subprocess.run(["bash", "-c", script], check=False).returncode == 0) == passes, base
 
 
 @named
