@@ -3,6 +3,7 @@ admission."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
@@ -120,8 +121,8 @@ class AllocationReplica(Replica):
         quotas: list[Quota],
         deadline: float,
         heard: Callable[[Refusal | None, list[Quota]], None],
-    ) -> None:
-        self._answer(self._allocations.decide(new, old, dry_run=False, deadline=deadline), quotas, heard)
+    ) -> asyncio.Task[None]:
+        return self._answer(self._allocations.decide(new, old, dry_run=False, deadline=deadline), quotas, heard)
 
     def ask_for_machine(
         self,
@@ -131,24 +132,20 @@ class AllocationReplica(Replica):
         quotas: list[Quota],
         deadline: float,
         heard: Callable[[Refusal | None, list[Quota]], None],
-    ) -> None:
+    ) -> asyncio.Task[None] | None:
         cluster = self.view.cluster_cache.user_clusters.store.get(key)
-        if cluster is not None:
-            self._answer(self._machines.decide(cluster, new, old, dry_run=False, deadline=deadline), quotas, heard)
+        if cluster is None:
+            return None
+        return self._answer(self._machines.decide(cluster, new, old, dry_run=False, deadline=deadline), quotas, heard)
 
     def _answer(
         self,
         deciding: Coroutine[Any, Any, Verdict],
         quotas: list[Quota],
         heard: Callable[[Refusal | None, list[Quota]], None],
-    ) -> None:
+    ) -> asyncio.Task[None]:
         async def answer() -> None:
-            try:
-                verdict = await deciding
-                heard(verdict.refusal, quotas)
-            except Exception as error:  # noqa: BLE001 (the schedule fails by it)
-                self.error = error
-            self.asked -= 1
+            verdict = await deciding
+            heard(verdict.refusal, quotas)
 
-        self.asked += 1
-        self.loop.start(answer())
+        return self.answers(answer())

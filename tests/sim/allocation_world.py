@@ -7,7 +7,8 @@ from both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from common.api.labels import SETTINGS
@@ -15,9 +16,7 @@ from common.api.types import CatalogueEntry, QuotaSettings, QuotaSettingsSpec
 from common.kube.client.meta import ObjectMeta as Meta
 from common.quota import resources
 from common.quota.resources import ResourceList
-from seed.admission.denial import Refusal
 from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
 from seed.usage.allocations import ProjectAllocations
 from tests.sim import allocations
 from tests.sim.allocation_side import AllocationReplica
@@ -25,7 +24,7 @@ from tests.sim.allocations import ALLOCATED, KEY, LICENCES, OF_BOTH, OF_OBJECTS,
 from tests.sim.checks import Thing, Truth, Wish
 from tests.sim.seed_side import WEBHOOK_TIMEOUT, Replica
 from tests.sim.servers import EVERYBODY, Machine, ObjectMeta, Source, Spec, uid_of
-from tests.sim.world import PROJECTS, SIZES, Site, World
+from tests.sim.world import PROJECTS, SIZES, Answered, Site, World
 
 WITHOUT = ("rollouts", "projects", "restore_source", "clusters", "copies", "lost")
 FIRST = "seed-1"
@@ -160,8 +159,8 @@ class AllocationWorld(World):
         source: Source,
         wish: Wish,
         there: set[str],
-        answered: Callable[[Refusal | None, list[Quota]], None],
-    ) -> None:
+        answered: Answered,
+    ) -> asyncio.Task[None] | None:
         assert isinstance(replica, AllocationReplica), "there are no others here"
         applying = (spec for spec in self.master.quotas.values() if self._counts(spec, source))
         heard_of = (spec for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)
@@ -173,10 +172,9 @@ class AllocationWorld(World):
         if isinstance(source, AllocationServer):
             known = [quota for quota in known if not quota.limits.keys().isdisjoint(wish.need)]
             there.update({spec.key.uid for spec in heard_of} & {quota.key.uid for quota in known})
-            replica.ask_to_allocate(new, old, known, deadline, answered)
-        else:
-            there.update(spec.key.uid for spec in heard_of)
-            replica.ask_for_machine(source.key, new, old, known, deadline, answered)
+            return replica.ask_to_allocate(new, old, known, deadline, answered)
+        there.update(spec.key.uid for spec in heard_of)
+        return replica.ask_for_machine(source.key, new, old, known, deadline, answered)
 
     def _seen(self, followed: Any, name: str) -> int | None:
         if isinstance(followed, ProjectAllocations):

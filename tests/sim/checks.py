@@ -8,8 +8,9 @@ act on, and comes down when everybody has heard (`tighten`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from common.quota import account as accounts
 from common.quota import escrow, quantity, resources, surge
@@ -34,23 +35,35 @@ class Beside(NamedTuple):
 
 class Wish:
     """One request to an API server: to create an object, or to change its size. `after` by quota uid. `replaces`: what
-    its rollout would have it in place of."""
+    its rollout would have it in place of.
+
+    The API server makes several `calls` about it at the same time, one for each webhook that its configuration has for
+    the object, and needs a yes to all. `allowed`: the webhook has said that, to those in `yes`. `told`: the API server
+    has heard it, of those in `heard`.
+    """
 
     __slots__ = (
         "after",
         "allowed",
+        "answering",
+        "calls",
         "ended",
         "generation",
+        "heard",
         "need",
+        "needs",
         "old",
         "reads",
         "repeats",
         "replaces",
+        "replicas",
+        "since",
         "size",
         "slow",
         "thing",
         "told",
         "until",
+        "yes",
     )
 
     def __init__(self, thing: Thing, size: ResourceList, generation: int, need: ResourceList, until: float) -> None:
@@ -64,6 +77,13 @@ class Wish:
         self.ended = False
         self.slow = False  # it takes long to be written
         self.told = False  # the API server has heard that it is allowed
+        self.calls = [""]
+        self.yes: set[str] = set()
+        self.heard: set[str] = set()
+        self.needs: dict[str, ResourceList] = {}  # by quota uid: what a yes was about
+        self.answering: list[tuple[Any, asyncio.Task[None]]] = []  # with the replica that does
+        self.replicas: set[str] = set()  # that were asked
+        self.since: dict[str, tuple[float, int]] = {}  # by replica: when the call began by which it decided last
         self.repeats = 0
         self.replaces: list[str] = []
         self.reads: list[Beside] = []  # what was read of the others for the answer that came last
@@ -223,13 +243,16 @@ class Truth:
         """What counts of the quota for the thing, and for those that it is counted together with, if it costs that."""
         return cost
 
-    def allow(self, wish: Wish, quotas: Iterable[Quota], *, missing: bool) -> None:
-        """The webhook has said yes: each quota's reservation must be durable. `missing`: it did not know them all."""
+    def allow(self, wish: Wish, call: str, quotas: Iterable[Quota], *, missing: bool, repeated: bool) -> None:
+        """The webhook has said yes to one call: each quota's reservation must be durable. `missing`: it did not know
+        them all. `repeated`: it says what it has said to another call, when it was durable."""
         thing = wish.thing
         for quota in quotas:
             uid = quota.key.uid
             all_kept = quota.kind != NAMESPACES and not self.keeps_limited
             need = wish.need if all_kept else resources.only(wish.need, quota.limits)
+            if repeated and wish.needs.get(uid) == need:
+                continue
             kept = self.durable.get((uid, thing.uid))
             if wish.claimed and thing.size is None:
                 continue  # deleted meanwhile: what was reserved for a change of it may be gone in that very write
@@ -239,12 +262,14 @@ class Truth:
                 self._reserved(kept, wish, name) < amount for name, amount in need.items()
             ):
                 raise self._broken(f"{thing.uid} was admitted for more than quota {uid} has reserved")
-            wish.after[uid] = self._admitted(uid, wish, need)
-        wish.allowed = True
-        self.admitted += 1
+            wish.after[uid], wish.needs[uid] = self._admitted(uid, wish, need), need
+        wish.yes.add(call)
         if missing:
             self.excuse()
-        self.recount(thing)
+        if wish.yes.issuperset(wish.calls):
+            wish.allowed = True
+            self.admitted += 1
+            self.recount(thing)
 
     def _reserved(self, kept: Reservation, wish: Wish, name: str) -> int:
         """Of what it needs."""

@@ -34,6 +34,7 @@ NAMES = (
     "master",  # crashes of the master
     "unsure",  # writes of leases whose outcome nobody is told
     "silent",  # watches of the master's that bring nothing
+    "broken",  # connections through which webhooks are called; clients that give up
 )
 ALWAYS = ("updates", "repeats", "deletes", "never", "slow", "rollouts")  # not faults, but drawn in the same way
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 from common.quota.resources import ResourceList
 from seed.accounts.controller import Accounts
 from seed.admission import namespaced_objects as admission
+from seed.admission import same_write
 from seed.admission.admitter import Admission
 from seed.admission.namespaced_objects import NamespacedAdmission
+from seed.admission.same_write import SameWrites
 from seed.cache import namespaces as namespace_cache
 from seed.cache.namespaces import Selection
 from seed.cache.quota import Quota
@@ -110,6 +113,33 @@ def what_a_write_leaves(evaluator: Any, terms: Terms, write: Any) -> ResourceLis
     return _added(evaluator, terms, write) if write.old is None else {}
 
 
+async def each_call_by_itself(_same: SameWrites, _key: Any, _asked: object, decide: Any) -> Any:
+    return await decide()
+
+
+async def whatever_is_asked_by_now(same: SameWrites, key: Any, _asked: object, decide: Any) -> Any:
+    return await _same_answer(same, key, None, decide)
+
+
+async def by_the_names_of_the_quotas(same: SameWrites, key: Any, asked: Any, decide: Any) -> Any:
+    shares, _ = asked
+    return await _same_answer(same, key, {name: share.amount for name, share in shares.items()}, decide)
+
+
+async def of_any_object_that_needs_as_much(same: SameWrites, key: Any, asked: Any, decide: Any) -> Any:
+    shares, _ = asked
+    return await _same_answer(same, (key[0], ""), {name: share.amount for name, share in shares.items()}, decide)
+
+
+async def of_whom_nobody_waits_for(same: SameWrites, key: Any, asked: object, decide: Any) -> Any:
+    """A call that is given up takes those with it that wait for the same answer."""
+    known = same._known(key, asked, asyncio.get_running_loop().time())
+    if known is not None:
+        return await known.verdict
+    return await _same_answer(same, key, asked, decide)
+
+
+_same_answer = SameWrites.decide
 _put = ObjectTotals.put
 _decide = Admission.decide
 _generation = ClusterObjects.generation
@@ -144,6 +174,45 @@ ALL: tuple[Mutant, ...] = (
         "in a namespace, two quotas without cancel",
         ((Admission, "_cancel", no_cancel), (Admission, "_seems_full", lambda *_a: False)),
         ("nothing", "two_quotas", *FOCUS),
+        BUDGET,
+    ),
+    Mutant(
+        "each call about a creation is decided by itself",
+        ((SameWrites, "decide", each_call_by_itself),),
+        ("nothing", "two_quotas", *FOCUS),
+        2 * BUDGET,
+    ),
+    Mutant(
+        "what was answered once is answered for ever",
+        ((same_write, "KEPT", 1e9),),
+        ("two_quotas", *FOCUS),
+        BUDGET,
+        namespace_scenes.a_call_that_is_made_again_late,
+    ),
+    Mutant(
+        "an answer is given to whatever is asked by now",
+        ((SameWrites, "decide", whatever_is_asked_by_now),),
+        ("two_quotas", *FOCUS),
+        BUDGET,
+        namespace_scenes.a_quota_that_changes_between_two_calls,
+    ),
+    Mutant(
+        "an answer of an earlier quota of that name is given again",
+        ((SameWrites, "decide", by_the_names_of_the_quotas),),
+        ("two_quotas", *FOCUS),
+        BUDGET,
+        namespace_scenes.a_quota_that_changes_between_two_calls,
+    ),
+    Mutant(
+        "another object's answer is given",
+        ((SameWrites, "decide", of_any_object_that_needs_as_much),),
+        ("two_quotas", *FOCUS),
+        BUDGET,
+    ),
+    Mutant(
+        "a call that is given up ends the others",
+        ((SameWrites, "decide", of_whom_nobody_waits_for),),
+        ("broken", "two_quotas", *FOCUS),
         BUDGET,
     ),
     Mutant(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.sim.namespace_side import NamespaceReplica
 from tests.sim.namespace_world import NamespaceWorld
 from tests.sim.namespaces import NamespacedCluster
-from tests.sim.scenes import Play
-from tests.sim.world import SIZES, Site
+from tests.sim.scenes import REQUEST, Play
+from tests.sim.world import SIZES, UNIT, Site
 
 
 def _clusters(world: NamespaceWorld, site: Site) -> list[NamespacedCluster]:
@@ -71,3 +71,48 @@ def labels_that_the_leader_hears_late(play: Play) -> None:
         for _ in range(4):
             play.go(6.0)
             _create(play, site, clusters[0])
+
+
+def a_quota_that_changes_between_two_calls(play: Play) -> None:
+    """... about one creation: it limits more than before, or is another one of its name."""
+    world = play.world
+    assert isinstance(world, NamespaceWorld), "others have no namespaces"
+    for site in play.sites(1):
+        for cluster in _clusters(world, site):
+            for name in list(cluster.labels.present):
+                world.relabel(cluster, name, ("a", "b"))
+        play.go(1.0)
+        for cluster in _clusters(world, site):
+            wish = world.create(site, cluster, UNIT)
+            replica = play.rng.choice(site.replicas)
+            for call in wish.calls:
+                world._call(site, cluster, wish, call, replica)
+            play.go(0.6)
+            for name, spec in list(world.master.quotas.items()):
+                if play.rng.random() < 0.5:
+                    world.recreate(name)
+                else:
+                    world.change_limits(name, {"cpu": 9, **({} if "memory" in spec.limits else {"memory": 9})})
+            play.go(1.5)
+            for call in wish.calls:
+                world._call(site, cluster, wish, call, replica)
+            play.go(0.5)
+            play.write(site)
+
+
+def a_call_that_is_made_again_late(play: Play) -> None:
+    """... by a proxy, while the API server has not written the object yet."""
+    world = play.world
+    assert isinstance(world, NamespaceWorld), "others have no namespaces"
+    for site in play.sites(1):
+        for cluster in _clusters(world, site):
+            for name in list(cluster.labels.present):
+                world.relabel(cluster, name, ("a", "b"))
+        play.go(1.0)
+        wish = world.create(site, play.rng.choice(_clusters(world, site)), UNIT)
+        play.go(play.about(6.0, 10.0))
+        for replica in site.replicas:
+            for call in wish.calls:
+                world._call(site, world._source(wish.thing), wish, call, replica)
+        play.go(REQUEST)
+        play.write(site)

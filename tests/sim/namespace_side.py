@@ -42,25 +42,38 @@ class _CachedLabels(LabelWatch):
 
 
 class _Asked:
-    """The cache, and which quotas it named for one request."""
+    """Which quotas the cache named for one request, and by which client more is read for it."""
 
-    def __init__(self, cache: NamespaceCache, client: ClusterClient) -> None:
+    def __init__(self, client: ClusterClient) -> None:
         self.quotas: list[Quota] = []
+        self.client = client
+
+
+class _Asking:
+    """The cache, as all requests to a replica have it. `of`: the request of each task."""
+
+    def __init__(self, cache: NamespaceCache) -> None:
+        self.of: dict[asyncio.Task[Any], _Asked] = {}
         self._cache = cache
-        self._client = client
 
     def select(self, cluster: str, namespace: str) -> Selection:
         found = self._cache.select(cluster, namespace)
-        self.quotas = list(found.quotas)
+        self._asked.quotas = list(found.quotas)
         return found
 
     async def read(self, cluster: str, namespace: str) -> list[Quota]:
-        self.quotas = await self._cache.read(cluster, namespace)
-        return self.quotas
+        self._asked.quotas = await self._cache.read(cluster, namespace)
+        return self._asked.quotas
 
     def connection(self, cluster: str) -> Cluster:
         self._cache.connection(cluster)  # raises what it raises
-        return cast("Cluster", self._client)
+        return cast("Cluster", self._asked.client)
+
+    @property
+    def _asked(self) -> _Asked:
+        task = asyncio.current_task()
+        assert task is not None, "a request is one"
+        return self.of[task]
 
 
 class NamespaceLeader(Leader):
@@ -142,6 +155,8 @@ class NamespaceReplica(Replica):
         self.watches: list[Watch] = []  # of who leads
         self.labels: dict[str, _CachedLabels] = {}  # by cluster, for admission
         super().__init__(*arguments)
+        self._asking = _Asking(self.namespace_cache)
+        self._namespaced = NamespacedAdmission(self.admission, self._asking)
         self.loop.call(self._follow_labels)
 
     def now(self) -> float:
@@ -165,7 +180,8 @@ class NamespaceReplica(Replica):
     def parts(self) -> list[object]:
         leader = self.leader
         led = [leader.namespaces] if isinstance(leader, NamespaceLeader) else []
-        return [*self.watches, *self.labels.values(), *led, self.namespace_cache, *super().parts()]
+        own = [self._namespaced, self._asking, self.namespace_cache]
+        return [*self.watches, *self.labels.values(), *led, *own, *super().parts()]
 
     def _begin_watching(self) -> None:
         super()._begin_watching()
@@ -198,25 +214,25 @@ class NamespaceReplica(Replica):
         evaluator: NamespacedEvaluator[Any],
         write: Write[Any],
         deadline: float,
-        heard: Callable[[Refusal | None, list[Quota]], None],
+        heard: Callable[[Refusal | None, list[Quota], bool], None],
         on_list: Callable[[], None],
-    ) -> None:
-        """An API server calls the webhook. `heard` is told the verdict, and the quotas that select the namespace.
-        `on_list`: see ClusterClient."""
+    ) -> asyncio.Task[None]:
+        """An API server calls the webhook. `heard` is told the verdict, the quotas that select the namespace, and
+        whether another call got that verdict before. `on_list`: see ClusterClient."""
         source = self.sources[key]
         assert isinstance(source, NamespacedCluster), "there are no others here"
-        asked = _Asked(self.namespace_cache, ClusterClient(self, source, on_list))
+        asked = _Asked(ClusterClient(self, source, on_list))
 
         async def answer() -> None:
             cluster = self.view.cluster_cache.user_clusters.store.get(key)
+            task = asyncio.current_task()
+            assert task is not None, "it is one"
+            self._asking.of[task] = asked
             try:
                 if cluster is not None:
-                    admission = NamespacedAdmission(self.admission, asked)
-                    verdict = await admission.decide(cluster, evaluator, write, dry_run=False, deadline=deadline)
-                    heard(verdict.refusal, asked.quotas)
-            except Exception as error:  # noqa: BLE001 (the schedule fails by it)
-                self.error = error
-            self.asked -= 1
+                    verdict = await self._namespaced.decide(cluster, evaluator, write, dry_run=False, deadline=deadline)
+                    heard(verdict.refusal, asked.quotas, verdict.repeated)
+            finally:
+                del self._asking.of[task]
 
-        self.asked += 1
-        self.loop.start(answer())
+        return self.answers(answer())

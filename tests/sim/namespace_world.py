@@ -7,7 +7,8 @@ as it has been counted everywhere it occupies the limit as if it had been (`tigh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from common.quota import escrow, resources
@@ -24,7 +25,7 @@ from tests.sim.namespace_side import NamespaceLeader, NamespaceReplica, summed_a
 from tests.sim.namespaces import NamespacedCluster
 from tests.sim.seed_side import WEBHOOK_TIMEOUT, Decided, Replica
 from tests.sim.servers import LABELLED, PARTICIPANT, Copy, Machine, ObjectMeta, Source, Spec, label_of, uid_of
-from tests.sim.world import SIZES, Site, World
+from tests.sim.world import SIZES, Answered, Site, World
 
 LABELS = (("a",), ("a",), ("b",), ("a", "b"), ("a", "b"), ())
 OLDEST = 28.0  # seconds that labels may be old by which a replica decides: 25 by its clock
@@ -167,14 +168,21 @@ class NamespaceWorld(World):
         source.write(None, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, 1), size))
         self.truth.excuse()
 
+    def _webhooks(self, source: Source, thing: Thing) -> list[str]:
+        """One for each selector that selects its namespace."""
+        assert isinstance(source, NamespacedCluster), "there are no others here"
+        labels = source.labelled(source.inside[thing.uid])
+        selected = {label_of(spec.subject) for spec in self.master.quotas.values()}
+        return sorted(selected.intersection(labels)) or [""]
+
     def _asks(
         self,
         replica: Replica,
         source: Source,
         wish: Wish,
         there: set[str],
-        answered: Callable[[Refusal | None, list[Quota]], None],
-    ) -> None:
+        answered: Answered,
+    ) -> asyncio.Task[None]:
         assert isinstance(replica, NamespaceReplica), "there are no others here"
         assert isinstance(source, NamespacedCluster), "there are no others here"
         name, began = wish.thing.uid, self.now
@@ -189,16 +197,17 @@ class NamespaceWorld(World):
         before = self._known_to(replica, source, wish)
         reads: list[Beside] = []
 
-        def heard(no: Refusal | None, quotas: list[Quota]) -> None:
+        def heard(no: Refusal | None, quotas: list[Quota], repeated: bool = False) -> None:
             since = source.labelled_since(inside, began - OLDEST)
             always = set.intersection(*({*labels} for labels in since)) if since else set()
             known = self._known_to(replica, source, wish)
             there.update(uid for uid, label in known.items() if uid in before and label in always)
-            wish.reads = reads
-            answered(no, [quota for quota in quotas if resources.only(wish.need, quota.limits)])
+            if not repeated:
+                wish.reads = reads
+            answered(no, [quota for quota in quotas if resources.only(wish.need, quota.limits)], repeated)
 
         deadline = replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT
-        replica.ask_in_namespace(
+        return replica.ask_in_namespace(
             source.key, self.evaluator, write, deadline, heard, lambda: reads.append(self._beside(wish.thing))
         )
 
@@ -217,10 +226,21 @@ class NamespaceWorld(World):
             if quota.selector is not None and resources.only(wish.need, quota.limits)
         }
 
-    def _verdict(self, wish: Wish, site: Site, no: Refusal | None, quotas: list[Quota], gives_up: float) -> None:
+    def _verdict(
+        self,
+        wish: Wish,
+        call: str,
+        site: Site,
+        no: Refusal | None,
+        quotas: list[Quota],
+        gives_up: float,
+        *,
+        repeated: bool,
+    ) -> None:
         """What a quota reserved that has lost the namespace meanwhile is not its use."""
         applying = {spec.key.uid for spec in self._applying(wish.thing)}
-        super()._verdict(wish, site, no, [quota for quota in quotas if quota.key.uid in applying], gives_up)
+        asked = [quota for quota in quotas if quota.key.uid in applying]
+        super()._verdict(wish, call, site, no, asked, gives_up, repeated=repeated)
 
     def finish(self, wish: Wish, *, persists: bool) -> None:
         source = self._cluster(wish.thing)

@@ -98,6 +98,7 @@ class Chaos:
             (2 * swarm["repeats"], self.repeat),
             (7 * swarm["deletes"], self.delete),
             (0.8 * swarm["cut"], self.cut),
+            (2.0 * swarm["broken"], self.break_off),
             (0.8 * swarm["crash"], self.crash),
             (0.5 * swarm["cold"], self.cold),
             (0.8 * swarm["sluggish"], self.sluggish),
@@ -291,7 +292,17 @@ class Chaos:
             wish = self.rng.choice(wishes)
             wish.repeats += 1
             site = self.world.site_of(wish.thing.source)
-            self.world.call_webhook(site, site.sources[wish.thing.source], wish)
+            self.world.call_again(site, site.sources[wish.thing.source], wish)
+
+    def break_off(self) -> None:
+        """Of the calls about a request that is not decided."""
+        wishes = [wish for wish in self.world.wishes if any(not answering.done() for _, answering in wish.answering)]
+        if wishes:
+            wish = self.rng.choice(wishes)
+            if self.rng.random() < 0.4:
+                self.world.give_up(wish)
+            else:
+                self.world.break_connection(wish)
 
     def finish(self) -> None:
         for wish in [wish for wish in self.world.wishes if wish.told]:

@@ -650,7 +650,9 @@ class Replica(Process):
 
     # Admission -----------------------------------------------------------------------------------------------------
 
-    def ask(self, request: Request, replaces: list[str], heard: Callable[[Refusal | None, list[Quota]], None]) -> None:
+    def ask(
+        self, request: Request, replaces: list[str], heard: Callable[[Refusal | None, list[Quota]], None]
+    ) -> asyncio.Task[None]:
         """An API server calls the webhook. `heard` is told the verdict, and the quotas that were asked."""
         source = self.sources[request.reservation.source]
 
@@ -667,15 +669,24 @@ class Replica(Process):
 
         async def answer() -> None:
             quotas = self.view.quota_cache.quotas_of(request.consumer)
+            verdict = await self.admission.decide(request, replaceable if replaces else None)
+            heard(verdict.refusal, quotas)
+
+        return self.answers(answer())
+
+    def answers(self, answering: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """It goes on when an API server that was restored waits no more. Who is gone cancels it."""
+
+        async def answer() -> None:
             try:
-                verdict = await self.admission.decide(request, replaceable if replaces else None)
-                heard(verdict.refusal, quotas)
+                await answering
             except Exception as error:  # noqa: BLE001 (the schedule fails by it)
                 self.error = error
-            self.asked -= 1
+            finally:
+                self.asked -= 1
 
-        self.asked += 1  # it goes on when an API server that was restored waits no more
-        self.loop.start(answer())
+        self.asked += 1
+        return self.loop.start(answer())
 
 
 def at_once(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -5,10 +5,11 @@ Everything here is one step. Which comes next, the schedule decides (`schedule.p
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -50,7 +51,14 @@ PROJECTS = "ab"
 CROWDED = ("created at once", "created in this cluster at once", "wait already")  # in refusals
 LEAST = product.ROOM // shares.KEPT // product.FEW  # of which each source finds room
 WARM = 1  # the term of who has led for as long as anybody knows
+REMEMBERED = 5.0  # seconds for which a replica gives all calls about one creation the same answer
 RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
+
+
+class Answered(Protocol):
+    """Is told a replica's answer: why not, the quotas that were asked, and whether another call got it before."""
+
+    def __call__(self, no: Refusal | None, quotas: list[Quota], repeated: bool = ..., /) -> None: ...
 
 
 class Site:
@@ -379,28 +387,53 @@ class World:
         thing.wishes.append(wish)
         self.wishes.append(wish)
         if need:
-            self.call_webhook(site, source, wish)
+            wish.calls = self._webhooks(source, thing)
+            self.call_webhooks(site, source, wish)
         else:
             wish.allowed = wish.told = True  # the webhook says so without asking anybody
             for uid, amounts in thing.admitted.items():
                 wish.after[uid] = {name: min(amount, size[name]) for name, amount in amounts.items()}
         return wish
 
-    def call_webhook(self, site: Site, source: Source, wish: Wish) -> None:
+    def _webhooks(self, source: Source, thing: Thing) -> list[str]:
+        """Those of the configuration there that match it: the API server calls each."""
+        return [""]
+
+    def call_webhooks(self, site: Site, source: Source, wish: Wish) -> None:
+        """Through a load balancer: they may come to several replicas."""
         serving = [replica for replica in site.replicas if self._serves(replica, source)]
         if not serving:
             self._ended(wish)
             return
         replica = self.rng.choice(serving)
+        for call in wish.calls:
+            if not self.working and len(wish.calls) > 1:
+                replica = self.rng.choice(serving)
+            self._call(site, source, wish, call, replica)
+
+    def call_again(self, site: Site, source: Source, wish: Wish) -> None:
+        """A proxy sends one of the calls once more."""
+        if serving := [replica for replica in site.replicas if self._serves(replica, source)]:
+            self._call(site, source, wish, self.rng.choice(wish.calls), self.rng.choice(serving))
+        else:
+            self._ended(wish)
+
+    def _call(self, site: Site, source: Source, wish: Wish, call: str, replica: Replica) -> None:
         self.asked[source.key] += 1
+        wish.replicas.add(replica.name)
         gives_up = self.now + WEBHOOK_TIMEOUT
 
-        def answered(no: Refusal | None, quotas: list[Quota], asked: tuple[float, int]) -> None:
+        def answered(no: Refusal | None, quotas: list[Quota], asked: tuple[float, int], repeated: bool) -> None:
             if no is None and there - {quota.key.uid for quota in quotas}:
                 raise self.truth.unasked(wish.thing, there)
+            if repeated:
+                asked = wish.since.get(replica.name, asked)
+                if replica.loop.time() - asked[0] > REMEMBERED:
+                    self.fail(f"{wish.thing.uid} is answered by what was decided long ago")
+            wish.since[replica.name] = asked
             if no is not None and no.code == 403:
                 self._judge(wish, replica, no, quotas, asked)
-            self._verdict(wish, site, no, quotas, gives_up)
+            self._verdict(wish, call, site, no, quotas, gives_up, repeated=repeated)
 
         there: set[str] = set()  # the quotas that limit it, so far as the replica has heard of them
 
@@ -408,9 +441,33 @@ class World:
             if not replica.alive or self.now >= gives_up:
                 return
             asked = replica.loop.time(), self.truth.writes  # of this call: the same request may come twice
-            self._asks(replica, source, wish, there, lambda no, quotas: answered(no, quotas, asked))
+            answering = self._asks(
+                replica,
+                source,
+                wish,
+                there,
+                lambda no, quotas, repeated=False: answered(no, quotas, asked, repeated),
+            )
+            if answering is not None and not answering.done():
+                wish.answering.append((replica, answering))
 
-        self.network.post(f"asks for {wish.thing.uid}", None, site.api, arrives)
+        self.network.post(f"asks for {wish.thing.uid}{call and f', {call}'}", None, site.api, arrives)
+
+    def give_up(self, wish: Wish) -> None:
+        """The client goes away, and with it the API server's calls."""
+        self._ended(wish)
+        for replica, answering in wish.answering:
+            if replica.alive:
+                replica.loop.call(answering.cancel)
+
+    def break_connection(self, wish: Wish) -> None:
+        """... of one call. The load balancer sends one more."""
+        replica, answering = self.rng.choice(wish.answering)
+        if replica.alive:
+            replica.loop.call(answering.cancel)
+        site = self.site_of(wish.thing.source)
+        if not wish.ended:
+            self.call_again(site, site.sources[wish.thing.source], wish)
 
     def _serves(self, replica: Replica, source: Source) -> bool:
         return source.key in replica.view.cluster_cache.user_clusters.store
@@ -421,9 +478,9 @@ class World:
         source: Source,
         wish: Wish,
         there: set[str],
-        answered: Callable[[Refusal | None, list[Quota]], None],
-    ) -> None:
-        """`there`: to be filled with the quotas that must be asked."""
+        answered: Answered,
+    ) -> asyncio.Task[None] | None:
+        """`there`: to be filled with the quotas that must be asked. Returns what answers."""
         applying = (spec for spec in self.master.quotas.values() if self._counts(spec, source))
         known = replica.view.quota_cache.projects.store.get(source.project)
         if known is not None and not known.spec.organization:
@@ -439,7 +496,7 @@ class World:
             dry_run=False,
             deadline=replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT,
         )
-        replica.ask(request, wish.replaces, answered)
+        return replica.ask(request, wish.replaces, answered)
 
     def _judge(self, wish: Wish, replica: Replica, no: Refusal, quotas: list[Quota], since: tuple[float, int]) -> None:
         """`since`: when it was asked, by its clock and by the number of writes."""
@@ -458,26 +515,38 @@ class World:
         """What a quota was asked for."""
         return wish.need
 
-    def _verdict(self, wish: Wish, site: Site, no: Refusal | None, quotas: list[Quota], gives_up: float) -> None:
+    def _verdict(
+        self,
+        wish: Wish,
+        call: str,
+        site: Site,
+        no: Refusal | None,
+        quotas: list[Quota],
+        gives_up: float,
+        *,
+        repeated: bool,
+    ) -> None:
         if self.tracing:
-            self.note(f"  {wish.thing.uid} is {'admitted' if no is None else 'refused: ' + no.message}")
+            of = f"{wish.thing.uid}{call and f', {call}'}"
+            self.note(f"  {of} is {'admitted' if no is None else 'refused: ' + no.message}{' again' * repeated}")
         if no is not None and no.code == 503 and any(words in no.message for words in CROWDED):
             self._check_share(wish, no)
         if no is None and not wish.ended:
             known = {quota.key.uid for quota in quotas}
-            self.truth.allow(
-                wish, quotas, missing=any(spec.key.uid not in known for spec in self._applying(wish.thing))
-            )
+            missing = any(spec.key.uid not in known for spec in self._applying(wish.thing))
+            self.truth.allow(wish, call, quotas, missing=missing, repeated=repeated)
 
         def heard() -> None:
             if wish.ended or self.now >= gives_up:
                 return
             if no is None:
-                wish.told = True
+                wish.heard.add(call)
+                wish.told = wish.heard.issuperset(wish.calls)
             else:
                 self.refused += 1
-                self.denied.add(wish.thing.uid)
-                if not wish.told:
+                if len(wish.replicas) == 1:
+                    self.denied.add(wish.thing.uid)
+                if call not in wish.heard:
                     self._ended(wish)
 
         self.network.post(f"verdict for {wish.thing.uid}", None, site.api, heard)
