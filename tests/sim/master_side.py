@@ -1,85 +1,213 @@
-"""A replica of the master's program: the real lease and the real decision, with what it remembers of one term."""
+"""A replica of the master's program: the real lease, decisions about quotas and ledgers, on simulated watches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, cast
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 
 from common.api.convert import grant_to_wire, report_to_wire
-from common.api.types import ResourceQuotaStatus, WireReport
+from common.api.copies import original_uid
+from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
+from common.api.types import MASTER_LEDGERS, ResourceQuotaStatus, WireReport
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError
-from common.kube.client.meta import ObjectMeta
+from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from common.kube.client.meta import Object, ObjectMeta
 from common.kube.controller.leader_election import Lease, LeaseLost
-from common.quota import escrow, resources
+from common.kube.controller.store import Change
+from common.quota import escrow, resources, surge
 from common.quota.account import Grant
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
-from master.cache.objects import QuotaCopy
-from master.grants import planner
-from master.grants.planner import Decision, SeedFacts
-from master.quotas.state import SeedAccount
+from master.cache.informers import Caches
+from master.cache.objects import MasterQuota, QuotaCopy
+from master.grants.planner import Decision
+from master.quotas.controller import Quotas
+from master.quotas.events import QuotaEvents
+from master.quotas.ledger_store import Ledgers
+from master.quotas.state import QuotaState, SeedAccount
 from master.seeds.link import Run
+from master.seeds.registry import Seeds
 from seed.cache.quota import OutOfReach
 from seed.ledger.store import ConflictError
 from tests.sim import servers
 from tests.sim.checks import with_surge
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process
-from tests.sim.seed_side import LEASE_DURATION, RENEW_DEADLINE, RETRY, at_once
+from tests.sim.seed_side import LEASE_DURATION, RENEW_DEADLINE, RETRY, Turns, at_once, tell
 from tests.sim.servers import Copy, Spec, away
 
-POLL_ASK = 0.2
+NAMESPACE = "seedquota"
 
 
-class Heard(SeedAccount):
-    """What is remembered of one quota on one seed."""
+def _spec(subject: str, limits: ResourceList) -> dict[str, object]:
+    """Amounts are in nanos everywhere here."""
+    return {
+        "subject": {"kind": "project", "name": subject},
+        "quota": {name: f"{amount}n" for name, amount in surge.regular(limits).items()},
+        "surge": {name: f"{amount}n" for name, amount in surge.beyond(limits).items()},
+    }
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.out_of_reach: tuple[OutOfReach, ...] = ()
-        self._last: tuple[Report | None, Grant] | None = None
 
-    def news(self, copy: Copy, run: Run | None) -> bool:
-        """True if it says something new."""
-        if self._last is not None and self._last[0] is copy.report:
-            return False
-        first, self._last = self._last is None, (copy.report, copy.grant)
-        status = ResourceQuotaStatus(
-            account=report_to_wire(copy.report) if copy.report is not None else WireReport(),
-            grant=grant_to_wire(copy.grant),
-        )
-        return self.receive(QuotaCopy(metadata=ObjectMeta(name=copy.key.name), status=status), run) or first
+def _quota(spec: Spec) -> MasterQuota:
+    annotations = {LEDGER_ANNOTATION: spec.noted} if spec.noted else {}
+    metadata = ObjectMeta(name=spec.key.name, uid=spec.key.uid, generation=spec.version, annotations=annotations)
+    return MasterQuota(metadata=metadata, spec=_spec(spec.subject, spec.limits))
 
-    def facts(self, name: str, state: str | None, link: Link, now: float) -> SeedFacts:
-        return SeedFacts(
-            name=name,
-            state=cast("Literal['Active', 'Draining', 'Lost', 'Gone']", state or "Gone"),
-            connected=link.connected,
-            listed=link.listed,
-            tried=link.tried,
-            shown=self.shown or Grant(incarnation=""),
-            report=self.report,
-            answered=self.asked,
-            silent=self.silent(now),
-            hopeful=self.hopeful(now),
-            demand=self.demand,
-        )
+
+def _copy(copy: Copy) -> QuotaCopy:
+    status = ResourceQuotaStatus(
+        account=report_to_wire(copy.report) if copy.report is not None else WireReport(),
+        grant=grant_to_wire(copy.grant),
+    )
+    metadata = ObjectMeta(name=copy.key.name, uid=copy.copy_uid, labels={UID_LABEL: copy.key.uid})
+    return QuotaCopy(metadata=metadata, spec=_spec(copy.subject, copy.limits), status=status)
+
+
+class MasterClient:
+    """What a replica has for a client of the master's API server: ledgers and quotas, by calls that take their time."""
+
+    name = "master"
+
+    def __init__(self, replica: MasterReplica) -> None:
+        self._replica = replica
+
+    async def get(self, resource: object, name: str, _namespace: str | None = None) -> object:
+        api = self._replica.api
+        if resource is MASTER_LEDGERS:
+            found = await self._call("load ledger", lambda: api.ledgers.get(_uid(name)))
+            if found is not None:
+                return _stored(*found)
+        elif (quota := await self._call(f"get quota {name}", lambda: api.quotas.get(name))) is not None:
+            return _quota(quota)
+        raise NotFound(404, "NotFound", name)
+
+    async def list(self, _resource: object, _namespace: str, *, label_selector: str) -> object:
+        ledgers = await self._call("list of ledgers", lambda: list(self._replica.api.ledgers))
+        quotas = [SimpleNamespace(uid=uid, name=uid.partition(".")[0]) for uid in ledgers]
+        return SimpleNamespace(items=[SimpleNamespace(quota=quota) for quota in quotas])
+
+    async def create(self, _resource: object, body: Mapping[str, Any], _namespace: str) -> object:
+        uid, ledger = body["quota"]["uid"], body["grants"]
+
+        def write() -> int:
+            try:
+                return self._replica.api.save(uid, ledger, None)
+            except ConflictError as error:
+                raise AlreadyExists(409, "AlreadyExists", str(error)) from None
+
+        return _stored(ledger, await self._call(f"make ledger {body['quota']['name']}", write))
+
+    async def replace(self, _resource: object, body: Mapping[str, Any]) -> object:
+        uid, ledger, version = body["quota"]["uid"], body["grants"], int(body["metadata"]["resourceVersion"])
+
+        def write() -> int:
+            try:
+                return self._replica.api.save(uid, ledger, version)
+            except ConflictError as error:
+                raise Conflict(409, "Conflict", str(error)) from None
+
+        return _stored(ledger, await self._call(f"save ledger {body['quota']['name']}", write))
+
+    async def delete(self, _resource: object, name: str, _namespace: str) -> None:
+        def write() -> None:
+            if self._replica.api.ledgers.pop(_uid(name), None) is None:
+                raise NotFound(404, "NotFound", name)
+
+        await self._call("delete ledger", write)
+
+    async def merge_patch(self, _resource: object, name: str, patch: Mapping[str, Any]) -> None:
+        api, metadata = self._replica.api, patch["metadata"]
+        noted = metadata["annotations"][LEDGER_ANNOTATION]
+
+        def write() -> None:
+            present = api.quotas.get(name)
+            if present is None:
+                raise NotFound(404, "NotFound", name)
+            if present.key.uid != metadata["uid"]:
+                raise Conflict(409, "Conflict", name)
+            if present.noted != noted:
+                api.write_quota(msgspec.structs.replace(present, noted=noted))
+
+        await self._call(f"note ledger {name}", write)
+
+    async def _call(self, what: str, effect: Callable[[], Any]) -> Any:
+        replica = self._replica
+        return await replica.network.call(what, replica, replica.api, effect, away("master"))
+
+
+def _uid(ledger: str) -> str:
+    return ledger.removeprefix("master-")
+
+
+def _stored(ledger: MasterLedger, version: int) -> object:
+    return SimpleNamespace(grants=ledger, metadata=SimpleNamespace(resource_version=str(version)))
+
+
+class MasterCaches(Caches):
+    """The real caches, whose watches the schedule feeds: their reflectors do not run."""
+
+    def __init__(self, client: MasterClient, behind: Callable[[], None]) -> None:
+        super().__init__(cast("Cluster", client), NAMESPACE)
+        self._behind = behind
+
+    async def confirm(self, plural: str, name: str, seen: Object | None) -> None:
+        try:
+            await super().confirm(plural, name, seen)
+        except Conflict:
+            self._behind()  # it lists anew
+            raise
 
 
 class Link:
-    """What is followed of one seed in this term."""
+    """What is followed of one seed in this term. Takes the place of master/seeds/link.py."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seed: Any = None
         self.copies: dict[str, Copy] = {}
         self.projects: dict[str, str] = {}
         self.at = 0
+        self.run = -1  # the run of its watch: it breaks when the seed's API server goes down
+        self.followed = False  # since its watch broke last, there was a list
         self.listed = False
-        self.run = 0  # the run of its watch: it breaks when the seed's API server goes down
-        self.tried = False
+        self.settled = False
         self.connected = False
+        self.last_contact: float | None = None
+        self.publisher = SimpleNamespace(forget=lambda _quota: None)
+        self._heard: dict[str, tuple[str, Report | None]] = {}
+
+    def take(self, state: str) -> None:
+        self.seed = SimpleNamespace(spec=SimpleNamespace(state=state))
+        if self.lost:
+            self.connected = self.followed = False
+
+    @property
+    def lost(self) -> bool:
+        return bool(self.seed.spec.state == "Lost")
+
+    def copy(self, quota: str, uid: str) -> QuotaCopy | None:
+        found = self.copies.get(quota) if self.followed else None
+        return _copy(found) if found is not None and found.key.uid == uid else None
+
+    def is_copy(self, found: Object, uid: str) -> bool:
+        return original_uid(found, in_cluster=False) == uid
+
+    def news(self, copy: Copy) -> Change[QuotaCopy] | None:
+        """If the seed says something new in it."""
+        known, said = self._heard.get(copy.key.name), (copy.copy_uid, copy.report)
+        if known is not None and known[0] == said[0] and known[1] is said[1]:
+            return None
+        self._heard[copy.key.name] = said
+        after = _copy(copy)
+        before = after if known is not None and known[0] == copy.copy_uid else None
+        return Change(before, after)
+
+    def forget(self) -> None:
+        """Before a list: it tells everything."""
+        self._heard.clear()
 
 
 Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int]
@@ -88,50 +216,123 @@ Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int]
 class Usage(dict[str, int]):
     """What all use together, and what was known when that was summed up."""
 
-    def __init__(self, use: ResourceList, facts: list[SeedFacts], ledger: MasterLedger) -> None:
+    def __init__(self, use: ResourceList, reports: Mapping[str, Report | None], ledger: MasterLedger) -> None:
         super().__init__(use)
-        self._facts = facts
+        self._reports = reports
         self._ledger = ledger
 
     def but(self, seed: str) -> dict[str, int]:
         """What the other seeds had said, and the surge under it; of one that has said nothing yet, what it holds."""
         said = {
-            fact.name: with_surge(resources.add(fact.report.used, fact.report.reserved), escrow.held(holding))
-            if fact.report is not None and not escrow.is_late(holding, fact.report)
+            name: with_surge(resources.add(report.used, report.reserved), escrow.held(holding))
+            if (report := self._reports.get(name)) is not None and not escrow.is_late(holding, report)
             else resources.at_least_zero(escrow.held(holding))
-            for fact in self._facts
-            if fact.name != seed and (holding := self._ledger.seeds.get(fact.name)) is not None
+            for name, holding in self._ledger.seeds.items()
+            if name != seed
         }
         return resources.total(said.values())
 
 
-class QuotaMemory:
-    def __init__(self) -> None:
-        self.ledger: MasterLedger | None = None
-        self.known: MasterLedger | None = None  # what is in the ledger that is read next; None: not in doubt
-        self.version: int | None = None
-        self.heard: dict[str, Heard] = {}
-        self.wanted: dict[str, Shown] = {}  # what each seed's copy shall show
-        self.busy = False
+class View:
+    """In place of master/quotas/quota_view.py: what is shown of a decision beside its grants."""
+
+    seeds = ()
+
+    def __init__(self, state: QuotaState, decision: Decision) -> None:
+        names = state.ceilings
+        total = resources.total(resources.only(demand.use, names) for demand in decision.demands)
+        reports = {seed: account.report for seed, account in state.seeds.items()}
+        self.use = Usage(dict.fromkeys(names, 0) | total, reports, decision.ledger)
+        self.version = state.quota.metadata.generation
+
+
+class Views:
+    def view(self, state: QuotaState, decision: Decision, _now: float) -> View:
+        return View(state, decision)
+
+
+class GrantPublisher:
+    """In place of master/quotas/grant_publisher.py: it is given what `Quotas` shows, and writes that into copies."""
+
+    def __init__(self, replica: MasterReplica, term: Term) -> None:
+        self._replica = replica
+        self._term = term
+
+    def publish(self, state: QuotaState, decision: Decision, view: View, _now: float) -> None:
+        wanted = self._term.wanted.setdefault(state.uid, {})
+        for seed in decision.ledger.seeds:
+            account = state.account(seed)
+            seen, unbroken = account.remembered
+            recall = decision.recalls.get(seed, {})
+            grant = escrow.message(decision.ledger, seed, recall, account.asked, seen, unbroken=unbroken)
+            idle = tuple(OutOfReach(each.seed, resources.parse(each.idle), 0) for each in account.unavailable)
+            wanted[seed] = (grant, view.use, idle, decision.learning, account.draining, view.version)
+            self._replica.publish(self._term, state.name, seed)
+
+
+class StatusWriter:
+    """Nobody reads the status of quotas here."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+
+    async def run(self) -> None:
+        await self._loop.create_future()
+
+    def seen(self, _quota: MasterQuota) -> None: ...
+
+    def offer(self, _state: QuotaState, _view: View, _now: float) -> None: ...
 
 
 class Term:
     """All that is remembered, from one acquisition of the lease to its loss."""
 
-    def __init__(self, doubtful: set[str]) -> None:
-        self.doubtful = doubtful  # quotas whose ledgers may have been restored before the term began
-        self.unsettled = set(doubtful)  # ... and of which not all has been looked at
+    def __init__(self, replica: MasterReplica, *, doubtful: bool) -> None:
         self.links: dict[str, Link] = {}
-        self.memory: dict[str, QuotaMemory] = {}  # by quota uid
-        self.due: dict[str, None] = {}  # quotas about which there is news
+        self.wanted: dict[str, dict[str, Shown]] = {}  # by quota uid: what each seed's copy shall show
+        for name, state in replica.seeds.items():
+            self.take(name, state)
+        client = cast("Cluster", replica.client)
+        seeds = SimpleNamespace(
+            links=self.links, present=self._present, rush=SimpleNamespace(on=False, defers=lambda _what: False)
+        )
+        self.quotas = Quotas(
+            client,
+            replica.caches,
+            cast("Seeds", seeds),
+            Ledgers(client, NAMESPACE),
+            cast("QuotaEvents", None),
+            doubtful=doubtful,
+            on_settled=replica.lease.settle,
+        )
+        self.turns = Turns(replica.loop, self.quotas._decide)
+        self.quotas._controller = cast("Any", self.turns)
+        self.quotas._views = cast("Any", Views())
+        self.quotas._publisher = cast("Any", GrantPublisher(replica, self))
+        self.quotas._status = cast("Any", StatusWriter(replica.loop))
+        self._running = replica.loop.start(self.quotas.run())
 
-    def of(self, uid: str) -> QuotaMemory:
-        return self.memory.setdefault(uid, QuotaMemory())
+    @property
+    def broken(self) -> bool:
+        """Something failed that nothing but a new term makes good."""
+        return self._running.done()
 
-    def forget(self, seed: str) -> None:
-        self.links.pop(seed, None)
-        for memory in self.memory.values():
-            memory.heard.pop(seed, None)
+    def stop(self) -> None:
+        self._running.cancel()
+
+    def take(self, seed: str, state: str | None) -> None:
+        if state is None:
+            self.links.pop(seed, None)
+        else:
+            self.links.setdefault(seed, Link(seed)).take(state)
+
+    def account(self, copy: Copy, seed: str) -> SeedAccount | None:
+        """What is remembered of the quota on the seed."""
+        state = self.quotas.states.get(copy.key.name)
+        return state.seeds.get(seed) if state is not None and state.uid == copy.key.uid else None
+
+    def _present(self) -> Iterable[Link]:
+        return [link for link in self.links.values() if not link.lost]
 
 
 class MasterReplica(Process):
@@ -150,10 +351,9 @@ class MasterReplica(Process):
         self.apis = seeds
         self.network = network
         self.term: Term | None = None
-        self.error: Exception | None = None
         self.lease = Lease(
             cast("Cluster", servers.Leases(api)),
-            "seedquota",
+            NAMESPACE,
             "seedquota-master",
             name,
             duration=LEASE_DURATION,
@@ -161,7 +361,11 @@ class MasterReplica(Process):
             retry=RETRY,
             clock=loop.time,
         )
+        self.client = MasterClient(self)
+        self.caches = MasterCaches(self.client, lambda: self.watch(len(api.events)))
         self.quotas = dict(api.quotas)
+        for quota in api.quotas.values():
+            self.caches.quotas.store._set(quota.key.name, _quota(quota))
         self.seeds = dict(api.seeds)
         self.projects = dict(api.projects)
         self.at = len(api.events)
@@ -171,7 +375,9 @@ class MasterReplica(Process):
         self._token = token
 
     def parts(self) -> list[object]:
-        return [self.lease]
+        term = self.term
+        led = [term.quotas, term.turns, term] if term is not None else []
+        return [*led, self.caches, self.client, self.lease]
 
     # Watches -------------------------------------------------------------------------------------------------------
 
@@ -179,38 +385,43 @@ class MasterReplica(Process):
         for place in range(self.at, upto):
             what, name = self.api.events[place]
             value = self.api.values[place]
-            cache: dict[str, Any] = {"quota": self.quotas, "seed": self.seeds, "project": self.projects}[what]
+            known: dict[str, Any] = {"quota": self.quotas, "seed": self.seeds, "project": self.projects}[what]
             if value is None:
-                cache.pop(name, None)
+                known.pop(name, None)
             else:
-                cache[name] = value
-            if self.term is not None:
-                self.term.due.update(dict.fromkeys(self.quotas))
-                if what == "seed" and value in (None, "Lost"):
-                    self.term.forget(name)
+                known[name] = value
+            if what == "quota":
+                listeners = cast("Callable[[Change[Any]], None]", self.caches.quotas._on_change)
+                tell(self.caches.quotas, listeners, name, _quota(value) if value is not None else None)
+            elif self.term is not None:
+                if what == "seed":
+                    self.term.take(name, value)
+                self.term.quotas.review_all()
         self.at = max(self.at, upto)
 
     def follow(self, seed: str, lag: Callable[[int, int], int]) -> None:
         """Reads a seed's copies, as far as its watch has come."""
         term = self.term
-        if term is None or self.seeds.get(seed) in (None, "Lost"):
+        link = term.links.get(seed) if term is not None else None
+        if term is None or link is None or link.lost:
             return
-        link = term.links.setdefault(seed, Link())
         api = self.apis[seed]
         reached = self.network.reaches("master", api)
-        if reached != link.connected or not link.tried:
-            link.tried, link.connected = True, reached
-            term.due.update(dict.fromkeys(self.quotas))
+        if reached != link.connected or not link.settled:
+            link.settled, link.connected = True, reached
+            term.quotas.review_all()
         if not reached:
             return
+        link.last_contact = self.loop.time()
         if link.run != api.outages:
-            link.run, link.listed = api.outages, False
-        if not link.listed:
+            link.run, link.followed = api.outages, False
+        if not link.followed:
+            link.forget()
             link.copies = {name: copy for name, (copy, _) in api.copies.items()}
             link.projects = dict(api.projects)
-            link.at, link.listed = len(api.events), True
+            link.at, link.followed, link.listed = len(api.events), True, True
             for copy in link.copies.values():
-                self._hear(term, seed, copy, None)
+                self._hear(term, link, copy, None)
             return
         upto = lag(link.at, len(api.events))
         for place in range(link.at, upto):
@@ -221,21 +432,25 @@ class MasterReplica(Process):
                     link.copies.pop(name, None)
                 else:
                     link.copies[name] = both[0]
-                    self._hear(term, seed, both[0], (0, link.run))
+                    self._hear(term, link, both[0], (0, link.run))
             elif what == "project":
                 link.projects.pop(name, None)
                 if (organization := api.values[place]) is not None:
                     link.projects[name] = organization
         link.at = upto
 
-    def _hear(self, term: Term, seed: str, copy: Copy, run: Run | None) -> None:
-        if term.of(copy.key.uid).heard.setdefault(seed, Heard()).news(copy, run):
-            term.due[copy.key.name] = None
+    def _hear(self, term: Term, link: Link, copy: Copy, run: Run | None) -> None:
+        if (news := link.news(copy)) is not None:
+            term.quotas.copy_changed(link.name, news, run)
 
     # The lease -----------------------------------------------------------------------------------------------------
 
     def look_at_lease(self) -> None:
         if self.loop.time() - self.lease._looked_at < RETRY:
+            return
+        if self.term is not None and self.term.broken:
+            self.term = None
+            self.loop.start(self.lease.release())
             return
         if self.term is not None:
             try:
@@ -253,19 +468,15 @@ class MasterReplica(Process):
         if taken is not None:
             self.lease.lost.clear()
             self.refresh()
-            self.term = Term({spec.key.uid for spec in self.quotas.values()} if not taken.settled else set())
-            self._settle(self.term)
+            self.term = Term(self, doubtful=not taken.settled)
 
     def refresh(self) -> None:
         """Lists anew, before anything is done in a term: a watch may have been silent (master/cache/informers.py)."""
         self.watch(len(self.api.events))
 
-    def _settle(self, term: Term, uid: str = "") -> None:
-        term.unsettled.discard(uid)
-        if not term.unsettled:
-            self.lease.settle()
-
     def _stop(self) -> None:
+        if self.term is not None:
+            self.term.stop()
         self.term = None
         self.lease.lost.set()
         self.lease._record = None
@@ -276,7 +487,7 @@ class MasterReplica(Process):
         """Makes the seed's copy what the quota is, and what it shall show. True if there is something to write."""
         term = self.term
         link = term.links.get(seed) if term is not None else None
-        if link is None or not link.listed or self.seeds.get(seed) in (None, "Lost") or not link.connected:
+        if link is None or not link.followed or self.seeds.get(seed) in (None, "Lost") or not link.connected:
             return False
         spec, copy, api = self.quotas.get(name), link.copies.get(name), self.apis[seed]
         if not self.confirm(name, spec, copy):
@@ -290,7 +501,7 @@ class MasterReplica(Process):
         if copy is None or copy.key != spec.key or copy.version != spec.version:
             self.network.post(f"copy {name} to {seed}", self, api, lambda: self._write(api, spec))
             return True
-        return self._publish(term, name, seed)
+        return self.publish(term, name, seed)
 
     def confirm(self, name: str, spec: Spec | None, copy: Copy | None) -> bool:
         """False where a copy is not taken away, or made older: the cache is behind (master/cache/informers.py)."""
@@ -307,7 +518,7 @@ class MasterReplica(Process):
     def sync_project(self, name: str, seed: str) -> bool:
         term = self.term
         link = term.links.get(seed) if term is not None else None
-        if link is None or not link.listed or self.seeds.get(seed) in (None, "Lost") or not link.connected:
+        if link is None or not link.followed or self.seeds.get(seed) in (None, "Lost") or not link.connected:
             return False
         api, organization = self.apis[seed], self.projects.get(name)
         if organization == link.projects.get(name):
@@ -324,134 +535,14 @@ class MasterReplica(Process):
             api.write_copy(Copy(spec.key, self._token(), spec.subject, spec.limits, spec.version))
 
     def decide(self, name: str) -> None:
-        term, spec = self.term, self.quotas.get(name)
-        if term is None or (spec is not None and term.of(spec.key.uid).busy):
-            return
-        term.due.pop(name, None)
-        if spec is not None:
-            self.loop.start(self._decide(term, spec))
+        if (term := self.term) is not None and name not in term.turns.busy:
+            term.turns.add(name)
+            term.turns.take(name)
 
-    async def _decide(self, term: Term, spec: Spec) -> None:
-        memory = term.of(spec.key.uid)
-        memory.busy = True
-        try:
-            await self._decide_with(term, spec, memory)
-        except (ApiError, ConflictError):
-            self.loop.call_later(POLL_ASK, term.due.__setitem__, spec.key.name, None)
-        except Exception as error:  # noqa: BLE001 (the schedule fails by it)
-            self.error = error
-        finally:
-            memory.busy = False
-
-    async def _decide_with(self, term: Term, spec: Spec, memory: QuotaMemory) -> None:
-        uid = spec.key.uid
-        if memory.ledger is None:
-            memory.ledger, memory.version = await self._load(spec)
-        now = self.loop.time()
-        before = memory.ledger
-        if memory.known is not None:
-            if escrow.went_back(before, memory.known):
-                before = planner.forgotten(before, self._token())
-            else:
-                memory.known = None
-        facts = [
-            memory.heard.setdefault(seed, Heard()).facts(
-                seed, self.seeds.get(seed), term.links.get(seed) or Link(), now
-            )
-            for seed in {**self.seeds, **dict.fromkeys(before.seeds)}
-        ]
-        decided = planner.decide(
-            spec.limits, before, facts, cold=uid in term.doubtful, life=self._token(), now=int(now * 1000)
-        )
-        self._answer(memory, decided, now)
-        ledger = decided.ledger
-        if ledger != memory.ledger:
-            await self._persist(spec.key.name, memory, uid, ledger)
-            self._note(spec, ledger)
-        memory.known = None
-        for fact in facts:
-            if (heard := memory.heard.get(fact.name)) is not None:
-                heard.taken_up(fact.shown)
-        if all(fact.listed for fact in facts if fact.present):
-            self._settle(term, uid)
-        self._show(term, spec, memory, decided, facts)
-        allotment = decided.allotment
-        asking = any(
-            demand.asking and demand.name not in allotment.answered and demand.name not in allotment.draining
-            for demand in decided.demands
-        )
-        waits = [allotment.again / 1000] if allotment.again is not None else []
-        if asking or not decided.granting:
-            waits.append(POLL_ASK)
-        if waits:
-            self.loop.call_later(min(waits), term.due.__setitem__, spec.key.name, None)
-
-    async def _persist(self, name: str, memory: QuotaMemory, uid: str, ledger: MasterLedger) -> None:
-        api, version = self.api, memory.version
-        try:
-            memory.version = await self.network.call(
-                f"save ledger {name}", self, api, lambda: api.save(uid, ledger, version), away("master")
-            )
-        except (ApiError, ConflictError):
-            assert memory.ledger is not None, "a decision begins with a ledger"
-            memory.known = memory.known or escrow.certain(memory.ledger, ledger)
-            memory.ledger = None
-            raise
-        memory.ledger = ledger
-
-    async def _load(self, spec: Spec) -> tuple[MasterLedger, int]:
-        uid, api = spec.key.uid, self.api
-        found = await self.network.call("load ledger", self, api, lambda: api.ledgers.get(uid), away("master"))
-        if found is None:
-            seeds = {seed: escrow.Holding(learned=not spec.noted) for seed in sorted(self.seeds)}
-            ledger, version = MasterLedger(incarnation=self._token(), learning=bool(spec.noted), seeds=seeds), None
-        elif spec.noted and found[0].incarnation != spec.noted:
-            ledger, version = planner.forgotten(found[0], self._token()), found[1]
-        else:
-            return cast("tuple[MasterLedger, int]", found)
-        version = await self.network.call(
-            f"make ledger {spec.key.name}", self, api, lambda: api.save(uid, ledger, version), away("master")
-        )
-        self._note(spec, ledger)
-        return ledger, version
-
-    def _note(self, spec: Spec, ledger: MasterLedger) -> None:
-        present = self.api.quotas.get(spec.key.name)
-        if present is not None and present.key == spec.key and present.noted != ledger.incarnation:
-            self.api.write_quota(msgspec.structs.replace(present, noted=ledger.incarnation))
-
-    def _answer(self, memory: QuotaMemory, decided: Decision, now: float) -> None:
-        allotment = decided.allotment
-        for seed, heard in memory.heard.items():
-            heard.note_recall(now, seed in allotment.recalls)
-        for seed, number in (*allotment.answered.items(), *allotment.draining.items()):
-            heard = memory.heard[seed]
-            if heard.report is None:
-                continue
-            heard.draining = seed in allotment.draining
-            heard.answered_life, heard.answered = heard.report.incarnation, number
-            heard.out_of_reach = tuple(
-                OutOfReach(idle.seed, idle.idle, 0) for idle in allotment.unavailable.get(seed, ())
-            )
-            if seed in allotment.grants:
-                heard.granted = (now, heard.report.sequence)
-
-    def _show(self, term: Term, spec: Spec, memory: QuotaMemory, decided: Decision, facts: list[SeedFacts]) -> None:
-        ledger = decided.ledger
-        total = resources.total(resources.only(demand.use, spec.limits) for demand in decided.demands)
-        use = Usage(dict.fromkeys(spec.limits, 0) | total, facts, ledger)
-        for seed in ledger.seeds:
-            heard = memory.heard.setdefault(seed, Heard())  # it may have been forgotten while the ledger was written
-            seen, unbroken = heard.remembered
-            recall = decided.recalls.get(seed, {})
-            grant = escrow.message(ledger, seed, recall, heard.asked, seen, unbroken=unbroken)
-            memory.wanted[seed] = (grant, use, heard.out_of_reach, decided.learning, heard.draining, spec.version)
-            self._publish(term, spec.key.name, seed)
-
-    def _publish(self, term: Term, name: str, seed: str) -> bool:
+    def publish(self, term: Term, name: str, seed: str) -> bool:
         link = term.links.get(seed)
         copy = link.copies.get(name) if link is not None and link.connected else None
-        shown = term.of(copy.key.uid).wanted.get(seed) if copy is not None else None
+        shown = term.wanted.get(copy.key.uid, {}).get(seed) if copy is not None else None
         if copy is None or shown is None:
             return False
         if shown == (copy.grant, copy.usage, copy.out_of_reach, copy.learning, copy.draining, copy.decided):

@@ -11,6 +11,7 @@ reservations are looked at: quiet lasts for long enough.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import re
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from typing import Any
 import msgspec
 
 from common.api.types import PROJECTS
+from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import Lease, LeaseObject
 from common.quota import account as accounts
 from common.quota import escrow, fencing, reservations, resources, shares, surge, surge_loans
@@ -31,6 +33,9 @@ from master.grants import fair_share, planner
 from master.grants.allocation_state import AllocationState
 from master.grants.demand import lacking
 from master.grants.fair_share import Allotment
+from master.quotas import controller as quota_controller
+from master.quotas.controller import Quotas
+from master.quotas.state import QuotaState
 from seed.accounts import capacity, plan, reservation_gc
 from seed.accounts.account_write import write
 from seed.accounts.capacity import Answer, CapacityRequester
@@ -521,7 +526,7 @@ def grant_what_is_not_used(limits: Mapping[str, int], ledger: MasterLedger, seed
 
 
 def warm_from_the_start(limits: Any, ledger: Any, seeds: Any, *, cold: bool, life: str, **options: Any) -> Any:
-    seeds = [replace(seed, heard=True, tried=True) for seed in seeds]
+    seeds = [replace(seed, listed=True, tried=True) for seed in seeds]
     return _decide(limits, ledger, seeds, cold=False, life=life, **options)
 
 
@@ -572,12 +577,23 @@ def what_another_life_showed_is_nothing(holding: Holding, shown: Grant, ledger_i
         _check_shown(holding, shown, ledger_incarnation)
 
 
-async def show_before_it_is_persisted(
-    self: MasterReplica, _name: str, memory: Any, uid: str, ledger: MasterLedger
-) -> None:
-    version = memory.version
-    self.network.post("save ledger", self, self.api, lambda: self.api.save(uid, ledger, version))
-    memory.ledger, memory.version = ledger, None
+async def show_before_it_is_persisted(self: Quotas, state: QuotaState, ledger: MasterLedger) -> None:
+    """Nobody waits for the write."""
+    stored = state.stored
+    assert stored is not None, "a decision begins with a ledger"
+    if ledger is not stored.ledger:
+        saving = asyncio.ensure_future(self._ledgers.save(state.quota, stored, ledger))
+        saving.add_done_callback(lambda ended: None if ended.cancelled() else ended.exception())
+        state.stored = None
+
+
+async def a_write_that_failed_is_believed(self: Quotas, state: QuotaState, ledger: MasterLedger) -> None:
+    stored = state.stored
+    try:
+        await _persist(self, state, ledger)
+    except ApiError:
+        state.known, state.stored = None, stored
+        raise
 
 
 def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, version: int | None) -> int:
@@ -585,6 +601,7 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
     return _save_ledger(self, uid, ledger, present[1] if present else None)
 
 
+_persist = Quotas._persist
 _count = accounts.count
 _lend = Admission._lend
 _really_reopen = fencing.reopen
@@ -967,10 +984,10 @@ ALL: tuple[Mutant, ...] = (
         200,
         scenes.a_seed_away_while_the_master_is_restored,
     ),
-    Mutant("grant what is not used", ((planner, "decide", grant_what_is_not_used),)),
+    Mutant("grant what is not used", ((quota_controller, "decide", grant_what_is_not_used),)),
     Mutant(
         "a cold master grants",
-        ((planner, "decide", warm_from_the_start),),
+        ((quota_controller, "decide", warm_from_the_start),),
         ("nothing", "two_seeds"),
         200,
         scenes.a_seed_away_while_the_master_is_restored,
@@ -1054,7 +1071,12 @@ ALL: tuple[Mutant, ...] = (
         200,
         scenes.a_first_master_who_hears_nothing,
     ),
-    Mutant("show before it is persisted", ((MasterReplica, "_persist", show_before_it_is_persisted),), ("master",)),
+    Mutant("show before it is persisted", ((Quotas, "_persist", show_before_it_is_persisted),), ("master",)),
+    Mutant(
+        "a master's write that failed is taken as not done",
+        ((Quotas, "_persist", a_write_that_failed_is_believed),),
+        ("loss", "late"),
+    ),
     Mutant(
         "the master writes blindly",
         ((servers.Master, "save", master_writes_blindly),),

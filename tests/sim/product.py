@@ -14,6 +14,10 @@ import common.quota.quantity
 import common.quota.reservations
 import common.quota.resources
 import common.quota.shares
+import master.cache.informers
+import master.quotas.controller
+import master.quotas.ledger_store
+import master.quotas.state
 import seed.accounts.controller
 import seed.accounts.publisher
 import seed.accounts.reservation_collector
@@ -31,6 +35,7 @@ import seed.usage.allocations
 import seed.usage.cluster_objects
 import seed.usage.namespaced_objects
 from common.api.labels import UID_LABEL
+from common.quota.escrow import MasterLedger
 from seed.accounts.capacity import CapacityRequester
 from seed.accounts.open_limiter import OpenLimiter
 from tests.sim.allocations import AllocationWatch
@@ -46,6 +51,10 @@ _source: list[Callable[[], str]] = [str]
 
 def _token() -> str:
     return _source[0]()
+
+
+def _as_it_is(ledger: MasterLedger) -> MasterLedger:
+    return ledger
 
 
 _time = SimpleNamespace(monotonic=_now)
@@ -82,6 +91,12 @@ _REPLACED = (
     (seed.ledger.store_generation, "secrets", _secrets),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),
+    (master.cache.informers, "time", _time),
+    (master.quotas.controller, "time", _time),
+    (master.quotas.state, "time", _time),
+    (master.quotas.ledger_store, "secrets", _secrets),
+    (master.quotas.ledger_store, "ledger_to_wire", _as_it_is),  # as it was written
+    (master.quotas.ledger_store, "ledger_from_wire", _as_it_is),
     (seed.admission.denial, "decision_id", _token),
 )
 

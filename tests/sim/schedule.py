@@ -230,8 +230,8 @@ class Chaos:
             master.sync(name, seed)
             for project in list(world.master.projects):
                 master.sync_project(project, seed)
-        if master.term.due:
-            name = next(iter(master.term.due))
+        if master.term.turns.due:
+            name = next(iter(master.term.turns.due))
         master.decide(name)
 
     def time(self) -> None:
@@ -708,8 +708,6 @@ def _round(world: World) -> bool:
 
 
 def _master_round(world: World, master: MasterReplica) -> bool:
-    if master.error is not None:
-        raise master.error
     did = False
     if master.at < len(world.master.events) and (world.working or master.blind_until <= world.now):
         did = True
@@ -717,20 +715,26 @@ def _master_round(world: World, master: MasterReplica) -> bool:
     term = master.term
     if term is None:
         return did
+    if term.turns.error is not None:
+        raise term.turns.error
     for seed, api in world.apis.items():
         link = term.links.get(seed)
         sees = world.working or master.blind.get(seed, 0.0) <= world.now
         if sees and (
-            link is None or link.at < len(api.events) or link.connected != world.network.reaches("master", api)
+            link is None
+            or not link.settled
+            or link.at < len(api.events)
+            or link.connected != world.network.reaches("master", api)
         ):
             master.follow(seed, lambda _at, end: end)
         for project in {**master.projects, **(link.projects if link is not None else {})}:
             did |= master.sync_project(project, seed)
         for name in {**master.quotas, **(link.copies if link is not None else {})}:
             did |= master.sync(name, seed)
-    for name in list(term.due):
-        did = True
-        master.decide(name)
+    for name in list(term.turns.due):
+        if name not in term.turns.busy:
+            did = True
+            master.decide(name)
     return did
 
 
@@ -865,7 +869,7 @@ def unfinished(world: World) -> str:
             if copy.report is None or (copy.report.used, copy.report.reserved) != (said.used, said.reserved):
                 return f"the master was not told what {site.name} uses of {name}"
             for master in world.masters:
-                heard = master.term.of(copy.key.uid).heard.get(site.name) if master.term is not None else None
+                heard = master.term.account(copy, site.name) if master.term is not None else None
                 if heard is not None and heard.report is not None and _said(heard.report) != _said(said):
                     return f"{master.name} does not heed what {site.name} says of {name}"
     for name, spec in world.master.quotas.items():

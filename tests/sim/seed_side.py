@@ -73,7 +73,7 @@ class Clusters(ClusterCache):
 
     def hear(self, key: str, new: UserCluster | None) -> None:
         self._sources.clear()
-        _tell(self.user_clusters, self._cluster_changed, key, new)
+        tell(self.user_clusters, self._cluster_changed, key, new)
 
 
 def _is_simulated(key: str) -> bool:
@@ -107,14 +107,14 @@ class View:
             else:
                 self.copies[name] = value[0]
                 self.limits[name] = "" if value[0].released else value[0].key.uid
-            _tell(known.quotas, known._quota_changed, name, value[1] if value is not None else None)
+            tell(known.quotas, known._quota_changed, name, value[1] if value is not None else None)
         elif what == "cluster":
             self.cluster_cache.hear(name, _cluster(name, value) if value is not None else None)
         else:
-            _tell(known.projects, known._project_changed, name, _project(name, value) if value is not None else None)
+            tell(known.projects, known._project_changed, name, _project(name, value) if value is not None else None)
 
 
-def _tell(reflector: Reflector[Any], changed: Callable[[Change[Any]], None], key: str, new: Any) -> None:
+def tell(reflector: Reflector[Any], changed: Callable[[Change[Any]], None], key: str, new: Any) -> None:
     """As the reflector would: the store first; what is made again under its name is two changes."""
     old = reflector.store.get(key)
     if old is None and new is None:
