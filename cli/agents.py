@@ -21,7 +21,7 @@ from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.kube.client.service_account import request_token
-from common.runtime.health import AUDIENCE, TOKEN_HEADER
+from common.server.page_access import AUDIENCE, TOKEN_HEADER
 
 LABEL = "app.kubernetes.io/name=seedquota-seed"
 PORT_NAME = "health"

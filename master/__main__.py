@@ -13,10 +13,11 @@ from prometheus_client import REGISTRY
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import InvalidKubeconfig
-from common.runtime import flags, metrics, program
+from common.runtime import flags, metrics
 from common.runtime.flags import Address, CommonOptions, Flag, UsageError
-from common.runtime.program import Program
 from common.runtime.waiting import first_of
+from common.server import program
+from common.server.program import Program
 from master.apiserver.app import ApiServer
 from master.manager import Master
 from master.reporting.metrics import MasterMetrics

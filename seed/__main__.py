@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from common.runtime import program
 from common.runtime.flags import (
     parse,
 )
+from common.server import program
 from seed import size_command
 from seed.agent import serve
 from seed.options import SeedOptions

@@ -12,9 +12,9 @@ from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.runtime import metrics
 from common.runtime.flags import CommonOptions, UsageError
 from common.runtime.followers import until_stopped, within_start
-from common.runtime.health import Health
-from common.runtime.program import Program
+from common.server.health import Health
 from common.server.page_access import PageReaders
+from common.server.program import Program
 from seed import collectors
 from seed import metrics as observed
 from seed.admission.decision_log import PATH

@@ -1,1 +1,1 @@
-"""Serving HTTPS: parser, server, certificates that are renewed."""
+"""Serving HTTP: parser, server, certificates that are renewed, the health port; and how programs start and end."""

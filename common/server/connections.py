@@ -8,9 +8,17 @@ what unproven ones do never costs one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import IPv6Address, ip_address
 from typing import Generic, Protocol, TypeVar
+
+from common.server.http_parser import Head
+
+Identify = Callable[[Head], str | Awaitable[str | None] | None]
+"""Who calls, by a head that has come. None: nobody who is served here. UNNAMED: somebody who is served, and who goes on
+to be counted by address. It may raise RefusedError. What is awaited must end by itself."""
+
+UNNAMED = ""
 
 MAX_UNPROVEN = 1024
 MAX_UNPROVEN_OF_ONE = 256  # address
@@ -133,7 +141,8 @@ def _idle(connections: Iterable[C]) -> C | None:
 
 
 def party_of(peer: object) -> str:
-    """The address of a socket's peer. For IPv6 it is the network /64: a host can use all addresses in it."""
+    """The address of a socket's peer. For IPv6 it is the network /64: a host can use all addresses in it. Only this
+    host has the loopback address."""
     host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
     try:
         address = ip_address(host.partition("%")[0])
@@ -143,4 +152,6 @@ def party_of(peer: object) -> str:
         return str(address)
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return str(address)
     return f"{IPv6Address(int(address) >> 64 << 64)}/64"

@@ -13,11 +13,14 @@ from http import HTTPStatus
 
 import msgspec
 
-Check = Callable[["Head"], None]
+Check = Callable[["Head"], bool]
+"""Whether the body may be read at once. If not, it is read from the next call of `next` on."""
+
 Fields = dict[bytes, list[bytes]]
 
 MAX_HEAD = 16 * 1024
 MAX_CHUNK_LINE = 256
+SHARED = 64 * 1024  # bytes of a body from which on it is not copied
 MAX_CHUNKS = 16_384  # of one body: each costs more than its bytes do
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -25,7 +28,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 class Head(msgspec.Struct, frozen=True):
     """`length` of the body; None: it comes in chunks. `expects`: the caller waits to be asked for the body. `fields`:
-    values by name in lower case. `certificate`: the caller's, which the handshake verified, as DER.
+    values by name in lower case. `certificate`: the caller's, which the handshake verified, as DER. `address`: of the
+    caller, as `party_of` has it.
     """
 
     method: str
@@ -36,6 +40,7 @@ class Head(msgspec.Struct, frozen=True):
     expects: bool
     fields: Fields = {}
     certificate: bytes = b""
+    address: str = ""
 
     def field(self, name: str) -> str | None:
         """Its value, if it comes once."""
@@ -44,7 +49,7 @@ class Head(msgspec.Struct, frozen=True):
 
 class Request(msgspec.Struct, frozen=True):
     """`path`, `query` and `fields` as they came, nothing is unquoted. After a `close` one no other can follow.
-    `certificate` is as in Head."""
+    `certificate` and `address` are as in Head."""
 
     method: str
     path: str
@@ -53,6 +58,7 @@ class Request(msgspec.Struct, frozen=True):
     close: bool
     fields: Fields = {}
     certificate: bytes = b""
+    address: str = ""
 
     def field(self, name: str) -> str | None:
         """Its value, if it comes once."""
@@ -152,7 +158,7 @@ def _length(fields: dict[bytes, list[bytes]], version: bytes) -> int | None:
 class RequestReader:
     """Bytes in, requests out. After a RefusedError it is of no more use."""
 
-    def __init__(self, max_body: int, check: Check = lambda _head: None) -> None:
+    def __init__(self, max_body: int, check: Check = lambda _head: True) -> None:
         """`check` is called with each head, before its body is read. It may raise RefusedError."""
         self._max_body = max_body
         self._check = check
@@ -183,8 +189,10 @@ class RequestReader:
             head = self._read_head()
             if head is None:
                 return None
-            self._check(head)
+            at_once = self._check(head)
             self._head = head
+            if not at_once:
+                return None
         body = self._read_chunks() if head.length is None else self._read_body(head.length)
         if body is None:
             return None
@@ -276,6 +284,13 @@ def render(response: Response, *, last: bool, body: bool = True) -> bytes:
         b"" if empty else b"Content-Length: %d\r\n" % len(response.body),
     )
     return head + response.body if body else head
+
+
+def rendered(response: Response, *, last: bool, body: bool = True) -> list[bytes]:
+    """As `render`. A large body is apart: what is sent to many at once is not copied for each."""
+    if not body or len(response.body) < SHARED:
+        return [render(response, last=last, body=body)]
+    return [render(response, last=last, body=False), response.body]
 
 
 def _header(name: str, value: str) -> bytes:

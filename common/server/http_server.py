@@ -1,4 +1,5 @@
-"""HTTP/1.1 over TLS for the webhook: small requests, answered in order, at half the cost of aiohttp's server.
+"""HTTP/1.1 for webhooks, the HTTP API and the health port: small requests, answered in order, at half the cost of
+aiohttp's server.
 
 Callers are API servers and whoever else reaches the port: connections, what is held of them, and how long anything
 takes are bounded. What a request is, `common/server/http_parser.py` decides; who may keep a connection,
@@ -18,16 +19,14 @@ from typing import cast
 import msgspec
 
 from common.runtime.waiting import within
-from common.server.connections import Connections, party_of
+from common.server.connections import UNNAMED, Connections, Identify, party_of
 from common.server.handshakes import Handshakes
-from common.server.http_parser import CONTINUE, Head, RefusedError, Request, RequestReader, Response, render
-from common.server.listening import listen
+from common.server.held import Held
+from common.server.http_parser import CONTINUE, Head, RefusedError, Request, RequestReader, Response, render, rendered
+from common.server.listening import accept, listen
 
 log = logging.getLogger(__name__)
 
-MAX_HELD = 64 * 2**20  # bytes that came and are not answered yet, of all connections together ...
-MAX_HELD_OF_ONE = 16 * 2**20  # ... and of those of one caller
-FAIR_SHARE = 32 * 1024  # of them; a connection that holds no more is served even then
 MAX_PIPELINED = 64 * 1024  # bytes taken from one connection while its request is being answered
 
 FIRST_SECONDS = 5.0  # from a connection's beginning until its first request has named its caller
@@ -37,16 +36,11 @@ IDLE_SECONDS = 120.0  # API servers close their idle connections after 90: they,
 DRAIN_SECONDS = 2.0  # in which a refused caller may read why, though it goes on sending
 CLOSE_SECONDS = 5.0
 SWEEP_SECONDS = 1.0
-ACCEPT_PAUSE = 0.1  # where no descriptors are left
 
 Handler = Callable[[Request], Awaitable[Response]]
-Identify = Callable[[Head], str | None]
-"""Who calls, by a head that has come; None: nobody who is served here. It may raise RefusedError."""
-
 _FAILED = Response(500, b"the request failed here\n")
 _SLOW = Response(408, b"the request did not come in time\n")
-_TOO_MUCH = "too much is waiting here"
-_BUSY = Response(503, f"{_TOO_MUCH}\n".encode())
+_BUSY = Response(503, b"too much is waiting here\n")
 _NEVER = float("inf")
 
 
@@ -60,7 +54,7 @@ class HttpServer:
         handle: Handler,
         *,
         max_body: int,
-        identify: Identify = lambda _head: "",
+        identify: Identify = lambda _head: UNNAMED,
         stopping: Callable[[], bool] = lambda: False,
         refusal: Callable[[Response], Response] = lambda response: response,
     ) -> None:
@@ -71,8 +65,7 @@ class HttpServer:
         self.max_body = max_body
         self.port = 0  # where it listens, once it does
         self.tls: ssl.SSLContext | None = None
-        self.held = 0
-        self.held_by: dict[str, int] = {}
+        self.held = Held()
         self._connections: set[_Connection] = set()
         self._places = Connections[_Connection]()
         self._opening: set[asyncio.Task[None]] = set()
@@ -95,9 +88,7 @@ class HttpServer:
         self.tls = tls
         self._listeners = await listen(host, port)
         self.port = self._listeners[0].getsockname()[1]
-        self._accepting = [
-            loop.create_task(self._accept(listener, loop), name="webhook accepts") for listener in self._listeners
-        ]
+        self._accepting = [loop.create_task(accept(each, self._arrived), name="accept") for each in self._listeners]
         self._sweeping = loop.call_later(SWEEP_SECONDS, self._sweep, loop)
 
     def use(self, tls: ssl.SSLContext) -> None:
@@ -135,45 +126,23 @@ class HttpServer:
         if not stays:
             raise RefusedError(503, "too many connections are busy here")
 
-    def hold(self, caller: str | None, change: int) -> None:
-        self.held += change
-        if caller is None:
-            return
-        held = self.held_by.get(caller, 0) + change
-        if held:
-            self.held_by[caller] = held
-        else:
-            self.held_by.pop(caller, None)
-
-    def holds_too_much(self, caller: str | None) -> bool:
-        return self.held > MAX_HELD or (caller is not None and self.held_by.get(caller, 0) > MAX_HELD_OF_ONE)
-
     def forget(self, connection: _Connection) -> None:
         self._connections.discard(connection)
         self._places.left(connection, connection.address, connection.caller)
         if not self._connections:
             self._empty.set()
 
-    async def _accept(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        while True:
-            try:
-                accepted, peer = await loop.sock_accept(listener)
-            except OSError as error:  # no descriptor is left, or the caller has gone again
-                log.warning("connection not accepted", extra={"error": str(error)})
-                await asyncio.sleep(ACCEPT_PAUSE)
-                continue
-            with suppress(OSError):  # its caller has gone again
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = _Connection(self, loop, party_of(peer), accepted)
-            victim = self._places.arrived(connection, connection.address)
-            if victim is not None:
-                victim.abort()
-            self._connections.add(connection)
-            self._empty.clear()
-            opening = connection.opening = loop.create_task(self._open(connection, accepted, loop))
-            self._opening.add(opening)
-            opening.add_done_callback(self._opening.discard)
-            await asyncio.sleep(0)  # what is accepted at once never waits: others have their turn
+    def _arrived(self, accepted: socket.socket, peer: object) -> None:
+        loop = asyncio.get_running_loop()
+        connection = _Connection(self, loop, party_of(peer), accepted)
+        victim = self._places.arrived(connection, connection.address)
+        if victim is not None:
+            victim.abort()
+        self._connections.add(connection)
+        self._empty.clear()
+        opening = connection.opening = loop.create_task(self._open(connection, accepted, loop))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
 
     async def _open(self, connection: _Connection, accepted: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -206,7 +175,8 @@ class HttpServer:
 class _Connection(asyncio.Protocol):
     """One request at a time, in order. `due`: when what is being waited for must have come.
 
-    `caller`: who its first request was from; None until that has come. Until then `due` stays as it is.
+    `caller`: who its first request was from; None until that has come, and UNNAMED for somebody without a name. Until
+    it has come, `due` stays as it is.
     """
 
     def __init__(
@@ -217,7 +187,7 @@ class _Connection(asyncio.Protocol):
         self.due = loop.time() + FIRST_SECONDS
         self.opening: asyncio.Task[None] | None = None
         self.tls: ssl.SSLContext | None = None  # by which it was opened
-        self._certificate = b""  # the caller's
+        self._shown = b""  # the caller's certificate
         self._accepted = accepted
         self._waits = False  # for its turn to make the handshake
         self._transport: asyncio.Transport | None = None  # until TLS is there
@@ -225,6 +195,7 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._reader = RequestReader(server.max_body, self._check)
         self._task: asyncio.Task[None] | None = None
+        self._party = address  # by whom is counted what is held
         self._held = 0
         self._reading = False  # a request has begun to come
         self._full = False  # reading is paused
@@ -240,6 +211,10 @@ class _Connection(asyncio.Protocol):
     def _outdated(self) -> bool:
         return self.tls is not self._server.tls
 
+    @property
+    def _certificate(self) -> bytes:
+        return b"" if self._outdated else self._shown
+
     async def wait(self, handshakes: Handshakes) -> None:
         """Until its handshake may begin."""
         self._waits = True
@@ -254,7 +229,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if self.tls is not None and self.tls.verify_mode != ssl.CERT_NONE:
-            self._certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
+            self._shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
         if self._ended:
             self._transport.abort()
 
@@ -315,28 +290,52 @@ class _Connection(asyncio.Protocol):
         return self._transport
 
     def _hold(self, size: int) -> None:
-        self._server.hold(self.caller, size - self._held)
+        self._server.held.change(self._party, size - self._held)
         self._held = size
 
     def _holds_too_much(self) -> bool:
-        return self._held > FAIR_SHARE and self._server.holds_too_much(self.caller)
+        return self._server.held.too_much(self._party, self._held)
 
-    def _check(self, head: Head) -> None:
-        """Raises RefusedError. The first request proves whose the connection is."""
-        if self._certificate and not self._outdated:
-            head = msgspec.structs.replace(head, certificate=self._certificate)
+    def _check(self, head: Head) -> bool:
+        """Raises RefusedError."""
+        head = msgspec.structs.replace(head, certificate=self._certificate, address=self.address)
         caller = self._server.identify(head)
+        if caller is None or isinstance(caller, str):
+            self._named(caller)
+            return True
+        self.due = _NEVER
+        self._task = self._loop.create_task(self._identify(caller))
+        return False
+
+    async def _identify(self, asked: Awaitable[str | None]) -> None:
+        refusal = None
+        try:
+            self._named(await asked)
+        except RefusedError as refused:
+            refusal = refused.response
+        except Exception:  # as in `_answer`
+            log.exception("caller not identified")
+            refusal = _FAILED
+        self._task = None
+        if self._ended:
+            return
+        self._go_on() if refusal is None else self._refuse(refusal)
+
+    def _named(self, caller: str | None) -> None:
+        """Raises RefusedError. The first request that names somebody proves whose the connection is."""
         if caller is None:
             raise RefusedError(404, "not found")
-        if self.caller is None:
+        if self.caller is not None and (self.caller or not caller):
+            return
+        if caller:
             self._server.prove(self, caller)
-            held = self._held
-            self._hold(0)
-            self.caller = caller
-            self._hold(held)
-            self._reading = False  # for its body there is time anew
-            if self._holds_too_much():
-                raise RefusedError(503, _TOO_MUCH)
+        self.caller = caller
+        self._server.held.change(self._party, -self._held)
+        self._party = caller or self.address
+        self._server.held.change(self._party, self._held)
+        self._reading = False  # for its body there is time anew
+        if self._holds_too_much():
+            raise RefusedError(503, "too much is waiting here")
 
     def _go_on(self) -> None:
         """With the next request, or waiting for it."""
@@ -350,6 +349,8 @@ class _Connection(asyncio.Protocol):
             self._reading = False
             self._task = self._loop.create_task(self._answer(request))
             return
+        if self._task is not None:
+            return  # it is being found out who asks
         if self._full:
             self._full = False
             self._made.resume_reading()
@@ -364,8 +365,7 @@ class _Connection(asyncio.Protocol):
             self._made.write(CONTINUE)
 
     async def _answer(self, request: Request) -> None:
-        if self._certificate and not self._outdated:
-            request = msgspec.structs.replace(request, certificate=self._certificate)
+        request = msgspec.structs.replace(request, certificate=self._certificate, address=self.address)
         try:
             response = await self._server.handle(request)
         except Exception:  # the outermost edge of a request; its path is a secret
@@ -374,7 +374,7 @@ class _Connection(asyncio.Protocol):
         if self._ended:
             return
         last = request.close or response.close or self._server.stopping or self._outdated
-        self._made.write(render(response, last=last, body=request.method != "HEAD"))
+        self._made.writelines(rendered(response, last=last, body=request.method != "HEAD"))
         self._task = None
         self._hold(self._reader.kept)
         if last:

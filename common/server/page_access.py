@@ -5,23 +5,40 @@ Only tokens for our own audience are accepted.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import time
-from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
-from common.runtime.health import AUDIENCE, PageAccess
 from common.runtime.lru import LruDict
 from common.server.access_reviews import review_access, review_token
+from common.server.fair_queue import FairRate
 
 log = logging.getLogger(__name__)
 
+AUDIENCE = "seedquota"
+"""Of the tokens: the port has no TLS, so one that is sent there must be worth nothing elsewhere."""
+
+TOKEN_HEADER = "Seedquota-Token"  # noqa: S105 (its name)
+"""For requests through an API server's proxy, which keeps the Authorization header for itself."""
+
 KEPT_SECONDS = 10.0
 MAX_KEPT = 256
-REVIEWS_PER_SECOND = 5  # of all who ask together; more are told to ask again
+REVIEWS_PER_SECOND = 5  # of all who ask together: the addresses take turns ...
+PATIENCE = 5.0  # ... and who waits for longer is told to ask again
+
+
+class PageAccess(Enum):
+    """Whether a token may read a page, as an HTTP status."""
+
+    ALLOWED = 200
+    UNAUTHENTICATED = 401
+    FORBIDDEN = 403
+    NOT_KNOWN = 503
 
 
 @dataclass(frozen=True)
@@ -36,17 +53,19 @@ class PageReaders:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._kept: LruDict[tuple[bytes, str], _Kept] = LruDict()
-        self._reviews: deque[float] = deque(maxlen=REVIEWS_PER_SECOND)
+        self._reviews = FairRate(REVIEWS_PER_SECOND, REVIEWS_PER_SECOND)
 
-    async def may_read(self, path: str, token: str) -> PageAccess:
-        """`path` is the page's own: /decisions, also for what is below it."""
+    async def may_read(self, path: str, token: str, address: str) -> PageAccess:
+        """`path` is the page's own: /decisions, also for what is below it. `address`: where the request comes from."""
         key = hashlib.sha256(token.encode()).digest(), path
         kept = self._kept.get(key)
         if kept is not None and time.monotonic() < kept.until:
             return kept.access
-        if len(self._reviews) == REVIEWS_PER_SECOND and time.monotonic() - self._reviews[0] < 1.0:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._reviews.turn(address)
+        except TimeoutError:
             return PageAccess.NOT_KNOWN
-        self._reviews.append(time.monotonic())
         try:
             access = await self._review(path, token)
         except ApiError as error:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import cli.__main__ as cli
 from cli import outcome
-from common.runtime import program
 from common.runtime.flags import CommonOptions, declared
+from common.server import program
 from devcluster.reference.markdown import code, table
 from master.__main__ import MasterOptions
 from seed import size_command

@@ -24,8 +24,8 @@ from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
 from common.quota import resources
 from common.quota.account import Account
-from common.runtime import program
 from common.runtime.redis_access import redis_url
+from common.server import program
 from common.server.http_server import HttpServer
 from common.server.serving_certificate import Certificates
 from seed import metrics

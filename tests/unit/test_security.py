@@ -44,7 +44,7 @@ IMAGE = "integration/test_image.py"
 WORKFLOWS = "unit/test_workflows.py"
 IN_NAMESPACES = "unit/seed/webhooks/test_namespaced_objects.py"
 PAGES = "unit/common/server/test_page_access.py"
-HEALTH = "unit/common/runtime/test_health.py"
+HEALTH = "unit/common/server/test_health.py"
 
 NAMESPACES = "unit/seed/cache/test_namespaces.py"
 OBJECTS = "unit/seed/usage/test_namespaced_objects.py"
@@ -291,7 +291,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "unit/seed/providers/test_azure.py::test_a_list_of_nothing_but_values_is_refused_before_it_is_decoded",
     ),
     "thousands of new connections a second": (
-        "unit/common/server/test_handshakes.py::test_an_address_with_thousands_of_connections_delays_another_by_one",
+        "unit/common/server/test_fair_queue.py::test_an_address_with_thousands_of_connections_delays_another_by_one",
         f"{SERVER}::test_a_storm_of_connections_begins_no_more_handshakes_than_the_loop_bears",
     ),
     "connections to the webhook": (
@@ -407,7 +407,13 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{PAGES}::test_the_api_server_says_who_it_is_and_whether_the_path_may_be_read",
     ),
     "read the token of such a request": (f"{PAGES}::test_a_token_for_the_api_server_itself_is_not_accepted",),
+    "flood the health port": (
+        f"{HEALTH}::test_who_floods_metrics_keeps_no_probe_waiting_and_they_are_rendered_once_a_second",
+        f"{HEALTH}::test_silent_connections_are_counted_end_soon_and_keep_nobody_out",
+        "unit/common/server/test_exposition.py::test_all_who_ask_share_one_rendering_which_is_kept_for_a_moment",
+    ),
     "flood `/decisions`": (
+        f"{PAGES}::test_who_forges_tokens_delays_nobody_at_another_address_by_more_than_a_turn",
         f"{PAGES}::test_many_tokens_cost_the_api_server_few_reviews_and_this_program_little_memory",
         f"{PAGES}::test_an_answer_is_kept_for_seconds_only",
     ),

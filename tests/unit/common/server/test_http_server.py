@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.server import connections, handshakes, http_server
+from common.server import connections, handshakes, held, http_server
 from common.server.http_parser import MAX_CHUNKS, MAX_HEAD, Head, RefusedError, Request, RequestReader, Response, render
 from common.server.http_server import HttpServer
 from devcluster import certificates
@@ -412,7 +412,7 @@ async def running(tls: ssl.SSLContext | None = None) -> AsyncIterator[Running]:
     finally:
         await server.stop(0)
         await asyncio.gather(*(client.close() for client in clients))
-        assert server.held == 0, "what was held is given back with its connection"
+        assert server.held.total == 0, "what was held is given back with its connection"
 
 
 @pytest.fixture
@@ -480,7 +480,7 @@ async def test_who_sends_ahead_without_end_is_not_read(world: Running) -> None:
     one = post("/", b"x" * 900)
     client.send(one * 20_000)
     await asyncio.sleep(0.2)
-    assert world.server.held < 2**20
+    assert world.server.held.total < 2**20
     world.service.go_on.set()
     for _ in range(1000):
         assert (await client.answer())[0] == 200
@@ -533,7 +533,7 @@ async def test_who_sends_too_much_is_told_so_though_he_goes_on(world: Running) -
     client = await world.connect()
     client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 9_000_000)
     assert (await client.answer())[0] == 413
-    assert world.server.held < 2**20
+    assert world.server.held.total < 2**20
 
 
 @pytest.mark.usefixtures("hasty")
@@ -743,14 +743,92 @@ async def test_a_body_is_not_read_of_a_path_that_nobody_is_known_by(world: Runni
     assert not world.service.asked
 
 
+async def test_a_body_is_not_asked_for_before_it_is_known_who_sends_it(world: Running) -> None:
+    known = asyncio.Event()
+
+    async def find_out(head: Head) -> str | None:
+        await known.wait()
+        return named(head)
+
+    world.server.identify = find_out
+    client = await world.connect()
+    client.send(post("/a", b"", "Expect: 100-continue").replace(b"Content-Length: 0", b"Content-Length: 3"))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await client.reader.read(1)
+    known.set()
+    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.send(b"abc" + post("/a", b"second") + post("/a", b"third"))
+    for body in (b"abc", b"second", b"third"):
+        assert (await client.answer())[2].endswith(body)
+    assert (world.server._places.unproven, len(world.server._places)) == (0, 1)
+
+
+@pytest.mark.parametrize("fails", [RefusedError(401, "who are you"), KeyError("lost"), None])
+async def test_of_whom_it_cannot_be_found_out_no_body_is_read(world: Running, fails: Exception | None) -> None:
+    async def find_out(_head: Head) -> str | None:
+        await asyncio.sleep(0.01)
+        if fails is not None:
+            raise fails
+        return None
+
+    world.server.identify = find_out
+    client = await world.connect()
+    client.send(post("/a", b"x" * 500))
+    status = {RefusedError: 401, KeyError: 500, type(None): 404}[type(fails)]
+    assert (await client.answer())[0] == status
+    assert await client.ended() == b""
+    assert world.service.asked == []
+
+
+async def test_who_goes_away_while_it_is_found_out_leaves_nothing(world: Running) -> None:
+    asked, left = asyncio.Event(), asyncio.Event()
+
+    async def find_out(_head: Head) -> str | None:
+        asked.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            left.set()
+        return None
+
+    world.server.identify = find_out
+    client = await world.connect()
+    client.send(post("/a", b"x" * 500))
+    await asked.wait()
+    await client.close()
+    async with asyncio.timeout(PATIENCE):
+        await left.wait()
+    await world.until(lambda: len(world.server._places) == 0 and world.server.held.total == 0)
+
+
+async def test_who_is_served_without_a_name_is_counted_by_address_and_proven_when_it_gives_one(
+    world: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_UNPROVEN_OF_ONE", 2)
+    world.server.identify = lambda head: "" if head.path == "/public" else head.path
+    first, second = [await world.connect() for _ in range(2)]
+    for client in (first, second):
+        client.send(post("/public"))
+        assert (await client.answer())[0] == 200
+    second.send(post("/a"))
+    assert (await second.answer())[0] == 200
+    assert (world.server._places.unproven, len(world.server._places)) == (1, 2)
+    others = [await world.connect() for _ in range(2)]
+    assert await first.ended() == b"", "the oldest of its address"
+    for client in (second, *others):
+        client.send(post("/public"))
+        assert (await client.answer())[0] == 200
+
+
 async def test_one_caller_who_holds_much_costs_no_other(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "MAX_HELD_OF_ONE", 2000)
-    monkeypatch.setattr(http_server, "FAIR_SHARE", 500)
+    monkeypatch.setattr(held, "MAX_HELD_OF_ONE", 2000)
+    monkeypatch.setattr(held, "FAIR_SHARE", 500)
     world.server.identify = named
     for _ in range(2):
         client = await world.connect()
         client.send(post("/a", b"x" * 900)[:-1])
-    await world.until(lambda: world.server.held > 1800)
+    await world.until(lambda: world.server.held.total > 1800)
     third, other = await world.connect(), await world.connect()
     third.send(post("/a", b"x" * 900)[:-1])
     assert (await third.answer())[0] == 503
@@ -761,22 +839,22 @@ async def test_one_caller_who_holds_much_costs_no_other(world: Running, monkeypa
 async def test_too_much_that_is_held_is_refused_to_whoever_holds_much(
     world: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "MAX_HELD", 2000)
-    monkeypatch.setattr(http_server, "FAIR_SHARE", 1000)
+    monkeypatch.setattr(held, "MAX_HELD", 2000)
+    monkeypatch.setattr(held, "FAIR_SHARE", 1000)
     first, second, small = [await world.connect() for _ in range(3)]
     first.send(post("/", b"x" * 1000)[:-1])
-    await world.until(lambda: world.server.held > 900)
+    await world.until(lambda: world.server.held.total > 900)
     second.send(post("/", b"x" * 1000)[:-1])
     assert (await second.answer())[0] == 503
     small.send(post("/", b"small"))
     assert (await small.answer())[2] == b"small"
     waiting = await world.connect()
     waiting.send(post("/", b"x" * 900)[:-1])
-    await world.until(lambda: world.server.held > 1950)
+    await world.until(lambda: world.server.held.total > 1950)
     waiting.send(b"x")
     assert (await waiting.answer())[0] == 200
     waiting.send(post("/", b"x" * 940)[:-1])
-    await world.until(lambda: world.server.held > 2000)
+    await world.until(lambda: world.server.held.total > 2000)
     first.send(b"x")
     assert (await first.answer())[0] == 503, "it holds much, too"
 
@@ -917,6 +995,7 @@ async def test_what_is_no_tls_leaves_no_connection(tmp_path: Path) -> None:
     [
         (("192.0.2.1", 1), "192.0.2.1"),
         (("::ffff:192.0.2.1", 1, 0, 0), "192.0.2.1"),
+        (("::1", 1, 0, 0), "::1"),
         (("2001:db8:1:2:3::4", 1, 0, 0), "2001:db8:1:2::/64"),
         (("fe80::1%eth0", 1, 0, 3), "fe80::/64"),
         ("", ""),

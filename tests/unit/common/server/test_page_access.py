@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,10 +11,10 @@ from aiohttp import web
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import Access
-from common.runtime.health import PageAccess
 from common.server import page_access
-from common.server.page_access import PageReaders
+from common.server.page_access import PageAccess, PageReaders
 
+HERE = "192.0.2.1"
 TOKEN_OF = {"ann's": "ann", "bob's": "bob"}
 
 
@@ -75,9 +77,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 async def test_the_api_server_says_who_it_is_and_whether_the_path_may_be_read() -> None:
     async with readers() as (pages, reviews):
-        assert await pages.may_read("/decisions", "ann's") is PageAccess.ALLOWED
-        assert await pages.may_read("/decisions", "bob's") is PageAccess.FORBIDDEN
-        assert await pages.may_read("/decisions", "nobody's") is PageAccess.UNAUTHENTICATED
+        assert await pages.may_read("/decisions", "ann's", HERE) is PageAccess.ALLOWED
+        assert await pages.may_read("/decisions", "bob's", HERE) is PageAccess.FORBIDDEN
+        assert await pages.may_read("/decisions", "nobody's", HERE) is PageAccess.UNAUTHENTICATED
         assert reviews.asked[0] == ("TokenReview", {"token": "ann's", "audiences": ["seedquota"]})
         assert reviews.asked[1][1]["groups"] == ["dev"]
 
@@ -86,36 +88,54 @@ async def test_the_api_server_says_who_it_is_and_whether_the_path_may_be_read() 
 async def test_a_token_for_the_api_server_itself_is_not_accepted(audiences: list[str]) -> None:
     async with readers() as (pages, reviews):
         reviews.audiences = audiences
-        assert await pages.may_read("/decisions", "ann's") is PageAccess.UNAUTHENTICATED
+        assert await pages.may_read("/decisions", "ann's", HERE) is PageAccess.UNAUTHENTICATED
         assert [kind for kind, _ in reviews.asked] == ["TokenReview"]
 
 
 async def test_an_answer_is_kept_for_seconds_only(clock: Callable[[float], None]) -> None:
     async with readers() as (pages, reviews):
         for _ in range(10):
-            assert await pages.may_read("/decisions", "ann's") is PageAccess.ALLOWED
+            assert await pages.may_read("/decisions", "ann's", HERE) is PageAccess.ALLOWED
         assert len(reviews.asked) == 2
         clock(page_access.KEPT_SECONDS + 1)
-        await pages.may_read("/decisions", "ann's")
+        await pages.may_read("/decisions", "ann's", HERE)
         assert len(reviews.asked) == 4
 
 
 async def test_many_tokens_cost_the_api_server_few_reviews_and_this_program_little_memory(
-    clock: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(page_access, "PATIENCE", 0.3)
     async with readers() as (pages, reviews):
-        answers = [await pages.may_read("/decisions", f"forged-{number}") for number in range(50)]
-        assert len(reviews.asked) == page_access.REVIEWS_PER_SECOND
+        begun = time.monotonic()
+        asking = (pages.may_read("/decisions", f"forged-{number}", HERE) for number in range(50))
+        answers = await asyncio.gather(*asking)
+        assert len(reviews.asked) <= page_access.REVIEWS_PER_SECOND * (1 + time.monotonic() - begun)
         assert answers[-1] is PageAccess.NOT_KNOWN
+    monkeypatch.setattr(page_access, "REVIEWS_PER_SECOND", 1_000_000)
+    async with readers() as (pages, _):
         for number in range(page_access.MAX_KEPT + 20):
-            clock(1.0)
-            await pages.may_read("/decisions", f"later-{number}")
+            await pages.may_read("/decisions", f"later-{number}", HERE)
         assert len(pages._kept) == page_access.MAX_KEPT
+
+
+async def test_who_forges_tokens_delays_nobody_at_another_address_by_more_than_a_turn() -> None:
+    """With the reviews of all callers together counted in one, ann would be told to ask again for as long as somebody
+    floods."""
+    async with readers() as (pages, _):
+        forged = [asyncio.create_task(pages.may_read("/decisions", f"forged-{number}", HERE)) for number in range(1000)]
+        await asyncio.sleep(0)
+        try:
+            assert await pages.may_read("/decisions", "ann's", "192.0.2.2") is PageAccess.ALLOWED
+        finally:
+            for task in forged:
+                task.cancel()
+            await asyncio.gather(*forged, return_exceptions=True)
 
 
 async def test_while_the_api_server_does_not_answer_nobody_reads_and_nothing_is_kept() -> None:
     async with readers() as (pages, reviews):
         reviews.down = True
-        assert await pages.may_read("/decisions", "ann's") is PageAccess.NOT_KNOWN
+        assert await pages.may_read("/decisions", "ann's", HERE) is PageAccess.NOT_KNOWN
         reviews.down = False
-        assert await pages.may_read("/decisions", "ann's") is PageAccess.ALLOWED
+        assert await pages.may_read("/decisions", "ann's", HERE) is PageAccess.ALLOWED

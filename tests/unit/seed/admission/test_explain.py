@@ -19,8 +19,8 @@ from common.api.types import WireIdle
 from common.kube.client.meta import ObjectMeta
 from common.quota import fencing
 from common.runtime.flags import Address
-from common.runtime.health import Health
 from common.runtime.metrics import build_version
+from common.server.health import Health
 from master.__main__ import main as master_main
 from seed import size_command
 from seed.__main__ import main as seed_main

@@ -16,7 +16,7 @@ import pytest
 
 EXAMPLE = """
 import asyncio, sys
-from common.runtime import program
+from common.server import program
 from common.runtime.flags import Address, CommonOptions, UsageError
 
 async def main(running):

@@ -6,7 +6,8 @@ import pytest
 
 from common.runtime.token_bucket import TokenBucket
 from common.server import handshakes
-from common.server.handshakes import BURST, PER_SECOND, FairQueue, Handshakes
+from common.server.fair_queue import FairQueue
+from common.server.handshakes import BURST, PER_SECOND, Handshakes
 
 
 def test_after_a_quiet_time_so_many_begin_at_once_and_then_so_many_a_second() -> None:

@@ -18,9 +18,9 @@ from typing import Any
 from common.runtime import logs, metrics
 from common.runtime.event_loop import EventLoop
 from common.runtime.flags import CommonOptions, UsageError
-from common.runtime.health import Health
 from common.runtime.stalls import Stalls
 from common.runtime.waiting import within
+from common.server.health import Health
 
 log = logging.getLogger(__name__)
 

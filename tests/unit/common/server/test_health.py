@@ -1,14 +1,23 @@
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from common.runtime import health
 from common.runtime.flags import Address
-from common.runtime.health import AUDIENCE, TOKEN_HEADER, Health, PageAccess
+from common.server import connections, health
+from common.server.health import Health
+from common.server.page_access import AUDIENCE, TOKEN_HEADER, PageAccess
+from tests.unit.fake_api_server import PATIENCE
 
 LOCAL = Address("127.0.0.1", 0)
 
@@ -101,7 +110,7 @@ async def test_a_page_is_for_this_host_and_what_a_proxy_passes_on_is_not_from_it
 async def test_of_another_host_the_token_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str]] = []
 
-    async def may_read(path: str, token: str) -> PageAccess:
+    async def may_read(path: str, token: str, _address: str) -> PageAccess:
         asked.append((path, token))
         return {"ann": PageAccess.ALLOWED, "bob": PageAccess.FORBIDDEN, "busy": PageAccess.NOT_KNOWN}[token]
 
@@ -141,3 +150,116 @@ async def test_the_log_level_is_changed_from_this_host_alone() -> None:
     finally:
         root.setLevel(before)
         aiohttp_log.setLevel(before_of_aiohttp)
+
+
+async def test_what_is_not_known_or_malformed_is_refused() -> None:
+    serving = with_a_page()
+    async with serving.serve(LOCAL):
+        for path, status in (("/", 404), ("/healthz/x", 404), ("/metrics/", 404), ("/decisions?a=%20&b", 200)):
+            assert (await get(serving, path))[0] == status, path
+        assert (await get(serving, "/decisions?" + "&".join(f"a{number}=1" for number in range(99))))[0] == 400
+        url = f"http://127.0.0.1:{serving.port}"
+        async with aiohttp.ClientSession() as session:
+            async with session.post(f"{url}/healthz") as answer:
+                assert answer.status == 405
+            async with session.head(f"{url}/healthz") as answer:
+                assert (answer.status, await answer.read()) == (200, b"")
+            async with session.put(f"{url}/log-level/info", data=bytes(health.MAX_BODY + 1)) as answer:
+                assert answer.status == 413
+
+
+PROGRAM = """
+import asyncio, sys
+from prometheus_client import REGISTRY, Gauge
+from common.runtime.flags import Address, CommonOptions
+from common.server import program
+
+class Counted:
+    def describe(self):
+        return []
+
+    def collect(self):
+        rendered.inc()
+        return []
+
+rendered = Gauge("renderings", "x")
+REGISTRY.register(Counted())
+series = Gauge("series", "x", ["one", "two"])
+for number in range(5000):
+    series.labels(f"one-{number % 70}", f"two-{number}").set(number)
+
+async def main(running):
+    await running.stop.wait()
+
+options = CommonOptions(health_address=Address("127.0.0.1", 0), log_format="json", drain_delay=0.0, stop_timeout=5.0)
+sys.exit(program.run("example", options, main))
+"""
+
+
+@pytest.fixture
+def program() -> Iterator[int]:
+    """The health port of a program of its own: what it does not answer is not the test's own doing."""
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        yield int(json.loads(process.stderr.readline())["health_port"])
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+async def ask(port: int, path: str, of: str) -> tuple[int, bytes]:
+    """On a connection of its own, as a kubelet does."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(of, 0))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+def sample(text: bytes, name: str) -> float:
+    (found,) = re.findall(rf"^{name} (\S+)$", text.decode(), re.MULTILINE)
+    return float(found)
+
+
+async def test_who_floods_metrics_keeps_no_probe_waiting_and_they_are_rendered_once_a_second(program: int) -> None:
+    """Rendered for each who asks, 200 connections keep everybody else waiting for seconds."""
+    end = time.monotonic() + 5.0
+
+    async def flood() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", program, local_addr=("127.0.0.2", 0))
+        while time.monotonic() < end:
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            (length,) = re.findall(rb"(?i)content-length: ([0-9]+)", head)
+            await reader.readexactly(int(length))
+        writer.close()
+
+    before = sample((await ask(program, "/metrics", "127.0.0.3"))[1], "renderings")
+    begun = time.monotonic()
+    flooding = [asyncio.create_task(flood()) for _ in range(200)]
+    took = []
+    while time.monotonic() < end:
+        asked = time.monotonic()
+        for path in ("/healthz", "/readyz"):
+            assert (await ask(program, path, "127.0.0.3"))[0] == 200
+        took.append(time.monotonic() - asked)
+        await asyncio.sleep(0.1)
+    await asyncio.gather(*flooding)
+    text = (await ask(program, "/metrics", "127.0.0.3"))[1]
+    assert max(took) < 2.0, "the timeout of the readiness probe"
+    assert sample(text, "renderings") - before <= time.monotonic() - begun + 1
+    assert text.count(b"\nseries{") == 5000
+
+
+async def test_silent_connections_are_counted_end_soon_and_keep_nobody_out(program: int) -> None:
+    silent = [
+        await asyncio.open_connection("127.0.0.1", program, local_addr=("127.0.0.2", 0))
+        for _ in range(connections.MAX_UNPROVEN_OF_ONE + 50)
+    ]
+    assert (await ask(program, "/readyz", "127.0.0.3"))[0] == 200
+    async with asyncio.timeout(PATIENCE):
+        ended = await asyncio.gather(*(reader.read() for reader, _ in silent), return_exceptions=True)
+    assert all(each == b"" or isinstance(each, ConnectionResetError) for each in ended)
+    for _, writer in silent:
+        writer.close()
