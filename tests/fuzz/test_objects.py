@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from types import SimpleNamespace
@@ -157,7 +158,7 @@ def test_lists_and_errors_of_api_servers(content: bytes) -> None:
     broken: list[Broken] = []
     with bounded():
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-            read_page(MACHINES, content, items, broken)
+            asyncio.run(read_page(MACHINES, content, 500, items, broken))
         with suppress(ApiError):
             MACHINES.decode(content)
         assert len(api_error(500, content, "list", content[:50].decode("latin-1")).message) < 10_000

@@ -75,6 +75,19 @@ PROMISE_TOTALS = "unit/seed/usage/test_promise_totals.py"
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
 PROVEN: dict[str, tuple[str, ...]] = {
+    "a page of a list with millions": (
+        f"{BOUNDS}::test_a_page_has_no_more_objects_than_were_asked_for",
+        f"{BOUNDS}::test_so_many_objects_that_cannot_be_read_are_no_list",
+    ),
+    "a list of empty pages": (f"{BOUNDS}::test_a_list_of_empty_pages_has_an_end",),
+    "an object with hundreds of thousands of labels": (
+        f"{BOUNDS}::test_an_object_with_very_many_values_or_a_long_name_is_one_broken_object",
+        f"{BOUNDS}::test_tokens_and_versions_of_lists_are_not_sent_back_however_long_they_are",
+    ),
+    "many large answers": (
+        f"{BOUNDS}::test_what_is_not_complete_is_bounded_for_all_answers_of_one_api_server",
+        f"{BOUNDS}::test_a_large_page_is_read_in_pieces",
+    ),
     "a compressed answer": (
         f"{BOUNDS}::test_a_compressed_answer_is_refused_whatever_was_asked_for",
         "unit/seed/instance_types/test_http_client.py"

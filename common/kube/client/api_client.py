@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from common.kube.client import kubeconfig
-from common.kube.client.bounds import MAX_BODY, MAX_ITEMS, MAX_PAGE
+from common.kube.client.bounds import MAX_BODY, MAX_BROKEN, MAX_EMPTY_PAGES, MAX_ITEMS
 from common.kube.client.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connection
 from common.kube.client.errors import Gone, Malformed, TooLarge
 from common.kube.client.meta import Object, object_key
@@ -133,36 +133,43 @@ class Cluster(Connection):
     ) -> Listing[T]:
         items: list[T] = []
         broken: list[Broken] = []
-        weight = 0
+        weight = empty = 0
         while True:
-            begin = len(items)
-            try:
-                content = await self.request(
-                    "GET",
-                    resource.path(namespace) + _query(query),
-                    timeout=timeout,
-                    verb="list",
-                    plural=resource.plural,
-                    max_body=MAX_PAGE if query["limit"] != "1" else MAX_BODY,
-                    accept=_METADATA_LIST if resource.metadata_only else JSON,
-                    pool=pool,
-                )
-            except TooLarge:
-                if query["limit"] == "1":
-                    raise
-                query["limit"] = str(max(int(query["limit"]) // SMALLER, 1))
-                continue
-            try:
-                meta = read_page(resource, content, items, broken)
-            except msgspec.MsgspecError as error:
-                what = f"cluster {self.name}: list {resource.plural}"
-                raise Malformed(200, "Malformed", f"{what}: answer is not a list: {error}") from None
+            begin, before = len(items), len(items) + len(broken)
+            async with self._pages:
+                try:
+                    content = await self.request(
+                        "GET",
+                        resource.path(namespace) + _query(query),
+                        timeout=timeout,
+                        verb="list",
+                        plural=resource.plural,
+                        max_body=MAX_BODY,
+                        accept=_METADATA_LIST if resource.metadata_only else JSON,
+                        pool=pool,
+                    )
+                except TooLarge:
+                    if query["limit"] == "1":
+                        raise
+                    query["limit"] = str(max(int(query["limit"]) // SMALLER, 1))
+                    continue
+                try:
+                    meta = await read_page(resource, content, int(query["limit"]), items, broken)
+                except msgspec.MsgspecError as error:
+                    what = f"cluster {self.name}: list {resource.plural}"
+                    raise Malformed(200, "Malformed", f"{what}: answer is not a list: {error}") from None
             weight += len(content) if resource.weigh is None else sum(map(resource.weigh, items[begin:]))
             if resource.most is not None and weight + BROKEN * len(broken) > resource.most:
                 what = f"cluster {self.name}: its {resource.plural}"
                 raise Malformed(200, "Malformed", f"{what} take more than {resource.most // 2**20} MiB")
             if len(items) > MAX_ITEMS:
                 raise Malformed(200, "Malformed", f"cluster {self.name}: more than {MAX_ITEMS} {resource.plural}")
+            if len(broken) > MAX_BROKEN:
+                what = f"cluster {self.name}: more than {MAX_BROKEN} {resource.plural} cannot be read"
+                raise Malformed(200, "Malformed", f"{what}: {broken[0].error}")
+            empty += before == len(items) + len(broken)
+            if empty > MAX_EMPTY_PAGES:
+                raise Malformed(200, "Malformed", f"cluster {self.name}: list {resource.plural}: it does not end")
             if not meta.continue_:
                 return Listing(items, meta.resource_version, broken)
             query["continue"] = meta.continue_
@@ -293,7 +300,9 @@ class Cluster(Connection):
         accept = METADATA if resource.metadata_only else JSON
         response = await self._open(path, limits, resource.plural, accept)
         try:
-            yield WatchStream(self.name, resource, response, timeout_seconds + SILENT)
+            stream = WatchStream(self.name, resource, response, timeout_seconds + SILENT, self._room)
+            with stream:
+                yield stream
         finally:
             response.close()
 

@@ -17,7 +17,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from common.kube.client.bounds import MAX_BODY
+from common.kube.client.bounds import MAX_BODY, PAGES_AT_ONCE, Room
 from common.kube.client.errors import ApiError, Malformed, Unavailable, api_error
 from common.kube.client.kubeconfig import Access, InvalidKubeconfig
 from common.kube.client.reach import RequestHook
@@ -67,6 +67,8 @@ class Connection:
         self._leases = new_session(access.tls, LEASE_CONNECTIONS, access.hosts)
         # First come, first served. In aiohttp's pool whoever asks while a connection returns passes all who wait.
         self._turns = Semaphore(connections)
+        self._pages = Semaphore(PAGES_AT_ONCE)
+        self._room = Room()
         self._headers: dict[str, CIMultiDict[str]] = {}
         self._set_authorization(access.authorization)
         self._refresh_lock = Lock()
@@ -112,7 +114,7 @@ class Connection:
                 if status == 200:
                     return response
                 async with response:
-                    content = await read_body(response, MAX_BODY, what)
+                    content = await read_body(response, MAX_BODY, self._room, what)
                     raise self._error(status, content, what, response)
         except (aiohttp.ClientError, OSError) as error:
             raise self._failed(what, error, self.timeout) from None
@@ -163,7 +165,8 @@ class Connection:
                     server_hostname=self._access.tls_server_name,
                 ) as response,
             ):
-                content = await read_body(response, max_body or self._max_body, f"cluster {self.name}: {verb} {path}")
+                what = f"cluster {self.name}: {verb} {path}"
+                content = await read_body(response, max_body or self._max_body, self._room, what)
                 status = response.status
         except (aiohttp.ClientError, OSError) as error:
             raise self._failed(f"{verb} {path}", error, limit) from None

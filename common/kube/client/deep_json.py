@@ -1,5 +1,7 @@
 """JSON of API servers, however deep it is nested. Whatever is wrong with it is one kind of error.
 
+Each value costs many times its bytes: what has too many is refused before it is decoded (bounds.py).
+
 API servers take objects that are nested up to 10,000 deep, where users may choose fields. msgspec skips what it is not
 asked for, but counts each level against Python's limit of 1,000: one such object would make a whole list unreadable.
 """
@@ -12,6 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
+from common.kube.client.bounds import MAX_VALUES
 from common.kube.client.errors import Malformed
 
 MAX_DEPTH = 12_000  # more than API servers take; msgspec needs less than 100 bytes of the stack for each
@@ -19,8 +22,13 @@ MAX_DEPTH = 12_000  # more than API servers take; msgspec needs less than 100 by
 T = TypeVar("T")
 
 
-def decode(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.Raw) -> T:
-    """Raises msgspec.MsgspecError, also for what is nested deeper than that and for text that is not UTF-8."""
+def decode(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.Raw, most: int = MAX_VALUES) -> T:
+    """Raises msgspec.MsgspecError, also for what is nested deeper than that and for text that is not UTF-8.
+
+    `most`: values in it, about.
+    """
+    if memoryview(content).nbytes > most:
+        _count(bytes(content), most)
     try:
         return decoder(content)
     except RecursionError:
@@ -35,6 +43,11 @@ def read(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.R
         return decode(decoder, content)
     except msgspec.MsgspecError as error:
         raise Malformed(200, "Malformed", f"{what} cannot be read: {error}") from None
+
+
+def _count(content: bytes, most: int) -> None:
+    if sum(map(content.count, (b",", b"[", b"{"))) > most:
+        raise msgspec.DecodeError(f"it has more than {most} values")
 
 
 def _deep(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.Raw) -> T:

@@ -6,13 +6,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 
 from common.kube.client import deep_json
-from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.meta import Name, Object, object_key
+from common.runtime.pieces import in_pieces
 
 T = TypeVar("T", bound=Object)
 
@@ -20,16 +22,11 @@ _encoder = msgspec.json.Encoder()
 
 
 class ListMeta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    continue_: str = msgspec.field(default="", name="continue")
+    resource_version: Name = ""
+    continue_: Annotated[str, Meta(max_length=16 * 1024)] = msgspec.field(default="", name="continue")
 
 
 U = TypeVar("U")
-
-
-class Page(msgspec.Struct, Generic[U]):
-    metadata: ListMeta
-    items: list[U] | None = None
 
 
 class Event(msgspec.Struct, Generic[U]):
@@ -37,12 +34,15 @@ class Event(msgspec.Struct, Generic[U]):
     object: U
 
 
-class _MetaOnly(msgspec.Struct):
-    metadata: ObjectMeta
+class _Identity(msgspec.Struct, rename="camel"):
+    name: Name = ""
+    namespace: Name = ""
+    uid: Name = ""
+    resource_version: Name = ""
 
 
-class _AnyPage(Page[msgspec.Raw]):
-    pass
+class _Identified(msgspec.Struct):
+    metadata: _Identity
 
 
 class _AnyEvent(Event[msgspec.Raw]):
@@ -113,11 +113,6 @@ class Resource(Generic[T]):
         return msgspec.json.Decoder(self.type)
 
     @cached_property
-    def page_decoder(self) -> msgspec.json.Decoder[Page[T]]:
-        page: Any = Page
-        return msgspec.json.Decoder(page[self.type])
-
-    @cached_property
     def event_decoder(self) -> msgspec.json.Decoder[Event[T]]:
         event: Any = Event
         return msgspec.json.Decoder(event[self.type])
@@ -162,31 +157,44 @@ def _path(root: str, plural: str, namespace: str, name: str | None, subresource:
     return f"{path}/{subresource}" if subresource else path
 
 
-_any_page = msgspec.json.Decoder(_AnyPage)
+_LONGEST_ERROR = 256
+
 any_event = msgspec.json.Decoder(_AnyEvent)
-_meta_only = msgspec.json.Decoder(_MetaOnly)
+_identified = msgspec.json.Decoder(_Identified)
 
 
-def read_page(resource: Resource[T], content: bytes, items: list[T], broken: list[Broken]) -> ListMeta:
-    """Adds what the page holds to `items` and `broken`. Raises msgspec.MsgspecError if it is no list at all."""
-    try:
-        page = deep_json.decode(resource.page_decoder.decode, content)
-    except msgspec.MsgspecError:
-        loose = deep_json.decode(_any_page.decode, content)
-    else:
-        items.extend(page.items or ())
-        return page.metadata
-    for raw in loose.items or ():
+@lru_cache(maxsize=16)
+def _page_decoder(limit: int) -> msgspec.json.Decoder[Any]:
+    """An array with more items ends the decoding: each would be an object, long before it could be counted."""
+    fields = [(f"item{number}", msgspec.Raw, None) for number in range(limit)]
+    items = msgspec.defstruct("Items", fields, array_like=True, forbid_unknown_fields=True)
+    page = msgspec.defstruct("Page", [("metadata", ListMeta), ("items", items | None, None)])
+    return msgspec.json.Decoder(page)
+
+
+async def read_page(
+    resource: Resource[T], content: bytes, limit: int, items: list[T], broken: list[Broken]
+) -> ListMeta:
+    """Adds what the page holds to `items` and `broken`; others run between the pieces.
+
+    Raises msgspec.MsgspecError if it is no list, or one of more than `limit` objects.
+    """
+    page = deep_json.decode(_page_decoder(limit).decode, content, most=len(content))
+    raws = msgspec.structs.astuple(page.items) if page.items is not None else ()
+    async for raw in in_pieces(raws):
+        if raw is None:
+            break
         try:
             items.append(deep_json.decode(resource.object_decoder.decode, raw))
         except msgspec.MsgspecError as error:
             broken.append(describe_broken(raw, error))
-    return loose.metadata
+    meta: ListMeta = page.metadata
+    return meta
 
 
 def describe_broken(raw: msgspec.Raw, error: Exception) -> Broken:
     try:
-        meta = deep_json.decode(_meta_only.decode, raw).metadata
+        meta = deep_json.decode(_identified.decode, raw, most=memoryview(raw).nbytes).metadata
     except msgspec.MsgspecError:
-        meta = ObjectMeta()
-    return Broken(meta.key, meta.uid, meta.resource_version, str(error))
+        meta = _Identity()
+    return Broken(object_key(meta.namespace, meta.name), meta.uid, meta.resource_version, str(error)[:_LONGEST_ERROR])

@@ -15,7 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
-from common.kube.client.bounds import MAX_HEAD, MAX_INTERIM, MAX_OVERHEAD
+from common.kube.client.bounds import MAX_HEAD, MAX_INTERIM, MAX_OVERHEAD, Room
 from common.kube.client.errors import TooLarge
 from common.kube.client.tenant_hosts import TenantHosts
 
@@ -126,20 +126,24 @@ IDENTITY = {"Accept-Encoding": "identity"}
 """Without it aiohttp asks for compressed answers."""
 
 
-async def read_body(response: aiohttp.ClientResponse, limit: int, what: str) -> bytes:
+async def read_body(response: aiohttp.ClientResponse, limit: int, room: Room, what: str) -> bytes:
     """Raises TooLarge. Others run after each part."""
-    length = response.content_length
-    if length is not None and length <= limit:
-        return await response.read()
     parts: list[bytes] = []
-    size = 0
-    async for part in response.content.iter_any():
-        size += len(part)
-        if size > limit:
-            raise TooLarge(200, "Malformed", f"{what}: answer is larger than {limit} bytes")
-        parts.append(part)
-        await asyncio.sleep(0)
-    return b"".join(parts)
+    size = response.content_length or 0
+    if size > limit:
+        raise TooLarge(200, "Malformed", f"{what}: answer is larger than {limit} bytes")
+    with room.of(what) as taken:
+        if size:
+            taken.add(size)
+            return await response.read()
+        async for part in response.content.iter_any():
+            size += len(part)
+            if size > limit:
+                raise TooLarge(200, "Malformed", f"{what}: answer is larger than {limit} bytes")
+            taken.add(len(part))
+            parts.append(part)
+            await asyncio.sleep(0)
+        return b"".join(parts)
 
 
 def new_session(

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from asyncio import get_running_loop, timeout_at
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import aiohttp
 import msgspec
 
 from common.kube.client import deep_json
-from common.kube.client.bounds import MAX_BODY
+from common.kube.client.bounds import MAX_BODY, Room, Taken
 from common.kube.client.errors import Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, describe_broken
 from common.kube.client.transport import RefusedAnswer, describe
+from common.runtime.pieces import in_pieces
 
 T = TypeVar("T", bound=Object)
 
@@ -21,14 +22,22 @@ T = TypeVar("T", bound=Object)
 class WatchStream(Generic[T]):
     """An open watch."""
 
-    def __init__(self, cluster: str, resource: Resource[T], response: aiohttp.ClientResponse, seconds: float) -> None:
+    def __init__(
+        self, cluster: str, resource: Resource[T], response: aiohttp.ClientResponse, seconds: float, room: Room
+    ) -> None:
         """`seconds` from now it must have ended."""
         self._until = get_running_loop().time() + seconds
         self._what = f"cluster {cluster}: watch {resource.plural}"
         self._resource = resource
         self._content = response.content
         self._partial: list[bytes] = []  # of a line whose end has not come
-        self._partial_size = 0
+        self._taken = Taken(room, self._what)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._taken.free()
 
     async def read(self) -> list[WatchEvent[T]] | None:
         """What has come, possibly nothing yet; None when the API server has ended the watch.
@@ -54,15 +63,16 @@ class WatchStream(Generic[T]):
             self._keep(tail)
             return []
         lines = b"".join((*self._partial, head)).split(b"\n")
-        self._partial, self._partial_size = [], 0
+        self._partial = []
+        self._taken.free()
         self._keep(tail)
-        return [self._decode(line) for line in lines if line]
+        return [self._decode(line) async for line in in_pieces(lines) if line]
 
     def _keep(self, part: bytes) -> None:
         if part:
             self._partial.append(part)
-            self._partial_size += len(part)
-            if self._partial_size > MAX_BODY:
+            self._taken.add(len(part))
+            if self._taken.size > MAX_BODY:
                 raise Malformed(200, "Malformed", f"{self._what}: event is larger than {MAX_BODY} bytes")
 
     def _decode(self, line: bytes) -> WatchEvent[T]:
@@ -77,7 +87,7 @@ class WatchStream(Generic[T]):
     def _decode_loosely(self, line: bytes, error: Exception) -> WatchEvent[T]:
         """Bookmarks and errors have other fields than objects; the rest here is malformed."""
         try:
-            event = deep_json.decode(any_event.decode, line)
+            event = deep_json.decode(any_event.decode, line, most=len(line))
         except msgspec.MsgspecError:
             raise Malformed(200, "Malformed", f"{self._what}: stream is not a watch: {error}") from None
         if event.type == "ERROR":

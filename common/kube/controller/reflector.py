@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Generic
 
 from common.kube.client.api_client import BROKEN, Cluster
+from common.kube.client.bounds import MAX_BROKEN
 from common.kube.client.errors import ApiError, Gone, Malformed
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
 from common.kube.controller.store import Change, IndexFunction, Store, T
@@ -281,7 +282,7 @@ class Reflector(Generic[T]):
             try:
                 while (events := await stream.read()) is not None:
                     self.last_contact = time.monotonic()
-                    for event in events:
+                    async for event in in_pieces(events):
                         self._apply(event)
                         self._progress = True
                 # One that ends early may have been ended before all was sent that had happened when it began.
@@ -321,6 +322,9 @@ class Reflector(Generic[T]):
             self._drop(broken.key)
             return
         if broken.key not in self.malformed:
+            if len(self.malformed) >= MAX_BROKEN:
+                what = f"more than {MAX_BROKEN} {self._resource.plural} cannot be read"
+                raise Malformed(200, "Malformed", what)
             self._bound(self._weight)
         last_good = self.store.get(broken.key)
         if last_good is not None and last_good.metadata.uid != broken.uid:

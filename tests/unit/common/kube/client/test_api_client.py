@@ -149,10 +149,9 @@ async def test_a_list_whose_token_expires_every_time_is_given_up(fake, cluster):
 async def test_a_list_of_large_objects_comes_in_smaller_pages(fake, cluster, monkeypatch):
     for number in range(20):
         await fake.put("configmaps", "n", f"c{number:02}", data={"k": "x" * 1000})
-    monkeypatch.setattr(api_client, "MAX_PAGE", 8000)
+    monkeypatch.setattr(api_client, "MAX_BODY", 8000)
     listing = await cluster.list(CONFIGMAPS)
     assert [found.metadata.name for found in listing.items] == [f"c{number:02}" for number in range(20)]
-    monkeypatch.setattr(api_client, "MAX_PAGE", 500)
     monkeypatch.setattr(api_client, "MAX_BODY", 500)
     with pytest.raises(Malformed, match="larger than 500 bytes"):
         await cluster.list(CONFIGMAPS)

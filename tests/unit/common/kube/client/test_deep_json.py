@@ -25,20 +25,20 @@ def thing(name: str, depth: int = 1, wrong: bytes = b"{}") -> bytes:
 
 
 @pytest.mark.parametrize("depth", [1_500, 9_990])
-def test_a_list_with_an_object_as_deep_as_api_servers_take_is_read(depth: int) -> None:
+async def test_a_list_with_an_object_as_deep_as_api_servers_take_is_read(depth: int) -> None:
     found: list[Object] = []
     broken: list[Broken] = []
     content = b'{"metadata": {}, "items": [%b, %b]}' % (thing("deep", depth), thing("b"))
-    read_page(THINGS, content, found, broken)
+    await read_page(THINGS, content, 500, found, broken)
     assert [one.metadata.name for one in found] == ["deep", "b"]
     assert broken == []
 
 
-def test_a_deep_object_that_is_malformed_as_well_hides_no_other() -> None:
+async def test_a_deep_object_that_is_malformed_as_well_hides_no_other() -> None:
     found: list[Object] = []
     broken: list[Broken] = []
     content = b'{"metadata": {}, "items": [%b, %b]}' % (thing("deep", 1_500, b"7"), thing("b"))
-    read_page(THINGS, content, found, broken)
+    await read_page(THINGS, content, 500, found, broken)
     assert [one.metadata.name for one in found] == ["b"]
     assert len(broken) == 1
 
@@ -73,19 +73,19 @@ def test_an_error_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"\xda", b"\xff\xfe"])
-def test_text_that_is_no_utf_8_is_malformed_wherever_it_stands(wrong: bytes) -> None:
+async def test_text_that_is_no_utf_8_is_malformed_wherever_it_stands(wrong: bytes) -> None:
     """Also beside what is nested so deep that it is read a second time."""
     with pytest.raises(Malformed, match="Thing cannot be read"):
         THINGS.decode(thing("X").replace(b"X", wrong))
     broken: list[Broken] = []
     found: list[Object] = []
     bad = thing("X", 1_500).replace(b"X", wrong)
-    read_page(THINGS, b'{"metadata": {}, "items": [%b, %b]}' % (bad, thing("b")), found, broken)
+    await read_page(THINGS, b'{"metadata": {}, "items": [%b, %b]}' % (bad, thing("b")), 500, found, broken)
     assert [one.metadata.name for one in found] == ["b"]
     assert len(broken) == 1
     with pytest.raises(msgspec.MsgspecError):
-        read_page(THINGS, b'{"metadata": {"continue": "%b"}, "items": []}' % wrong, found, broken)
+        await read_page(THINGS, b'{"metadata": {"continue": "%b"}, "items": []}' % wrong, 500, found, broken)
     with pytest.raises(msgspec.MsgspecError):
-        read_page(
-            THINGS, b'{"metadata": {"continue": "%b"}, "items": [%b]}' % (wrong, thing("b", 1_500)), found, broken
+        await read_page(
+            THINGS, b'{"metadata": {"continue": "%b"}, "items": [%b]}' % (wrong, thing("b", 1_500)), 500, found, broken
         )
