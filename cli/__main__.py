@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from cli import completion, consumers, denials, describe, explain, top, uninstall, where
+from cli import apply, completion, consumers, denials, describe, explain, start_check, top, uninstall, where
 from cli.doctor import command as doctor
 from cli.fitting import command as fits
 from cli.history import command as history
@@ -37,6 +37,8 @@ COMMANDS = (
     explain,
     seeds,
     migrate,
+    apply,
+    start_check,
     uninstall,
     completion,
 )

@@ -47,6 +47,7 @@ class _PodSpec(msgspec.Struct):
 
 class _PodStatus(msgspec.Struct):
     phase: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
 
 
 class Pod(Object, frozen=True, kw_only=True):

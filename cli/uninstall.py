@@ -59,13 +59,13 @@ def declare(commands: Any) -> None:
     seed.add_argument("--context", help="context of the seed in the kubeconfig; not set: the current context")
     seed.add_argument("-n", "--namespace", default="seedquota", help="namespace of the agents [default seedquota]")
     seed.add_argument(
-        "--timeout", type=_seconds, default=120.0, metavar="DURATION", help="how long to wait [default 2m]"
+        "--timeout", type=seconds, default=120.0, metavar="DURATION", help="how long to wait [default 2m]"
     )
     seed.add_argument("--undo", action="store_true", help="let the agents create the webhooks again")
     seed.set_defaults(run=run)
 
 
-def _seconds(raw: str) -> float:
+def seconds(raw: str) -> float:
     try:
         return duration(raw)
     except ValueError as error:

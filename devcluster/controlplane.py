@@ -34,8 +34,11 @@ ADMIN = "admin"
 # Groups by user name. Only the admin may do anything by itself: rights of the others are given by RBAC objects.
 USERS: Mapping[str, tuple[str, ...]] = {ADMIN: ("system:masters",), "seedquota-master": (), "seedquota-seed": ()}
 
-# What the master is on a seed that `seedquota seed add` has added.
-_MASTER_ON_SEED = "system:serviceaccount:seedquota:seedquota-master-on-seed"
+# What the master is on a seed that `seedquota seed add` has added, and what Jobs of the charts are.
+_ACCOUNTS = tuple(
+    f"system:serviceaccount:seedquota:seedquota-{name}"
+    for name in ("master-on-seed", "master-start-check", "master-values", "seed-start-check")
+)
 
 AUDIT_LOG = "audit.log"
 AUDIT_POLICY = {
@@ -44,7 +47,7 @@ AUDIT_POLICY = {
     "omitStages": ["RequestReceived"],
     "omitManagedFields": True,
     "rules": [
-        {"level": "Metadata", "users": [*(name for name in USERS if name != ADMIN), _MASTER_ON_SEED]},
+        {"level": "Metadata", "users": [*(name for name in USERS if name != ADMIN), *_ACCOUNTS]},
         {"level": "None"},
     ],
 }
@@ -61,6 +64,8 @@ _CONTROLLERS = (
     "resourcequota-controller",
 )
 
+_FAIRNESS = "flowcontrol.apiserver.k8s.io/v1"
+
 # What is about pods and nodes is not served: a quarter of what a start costs, and of what an idle server does.
 _NOT_SERVED = (
     "apps/v1",
@@ -68,7 +73,7 @@ _NOT_SERVED = (
     "autoscaling/v2",
     "batch/v1",
     "certificates.k8s.io/v1",
-    "flowcontrol.apiserver.k8s.io/v1",
+    _FAIRNESS,
     "node.k8s.io/v1",
     "policy/v1",
     "resource.k8s.io/v1",
@@ -152,7 +157,8 @@ class ApiServer(Server):
             f"--service-account-signing-key-file={self.service_account_key}",
             f"--service-cluster-ip-range={_SERVICES}",
             f"--request-timeout={REQUEST_TIMEOUT_SECONDS}s",
-            "--enable-priority-and-fairness=false",  # it needs a dozen objects and their status
+            # It needs a dozen objects and their status.
+            f"--enable-priority-and-fairness={'true' if machine or _FAIRNESS in also_served else 'false'}",
             *(_with_nodes(machine) if machine else _without_nodes(also_served)),
         ]
         if audited:

@@ -248,7 +248,7 @@ def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) 
         options.namespace,
         options.webhook_tls_directory,
         base_url=options.webhook_url,
-        service=options.webhook_service,
+        service=options.webhook_service.name if options.webhook_service is not None else None,
         on_bundle=configuration.call,
     )
     flavours, sizing = sizing_of(options, cluster, key)

@@ -24,6 +24,7 @@ from common.runtime.flags import (
 from seed.ledger.backend import LedgerOptions
 from seed.machines.cluster_api import PROJECT_LABEL
 from seed.providers import ENDED, PROVIDERS
+from seed.registration.configuration import SERVICE_PORT, ServicePort
 from seed.webhooks.turns import PER_SECOND
 
 WEBHOOK_ADDRESS = Address("", 9443)
@@ -45,10 +46,12 @@ def networks(raw: str) -> tuple[str, ...]:
     return found
 
 
-def service_name(raw: str) -> str:
-    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", raw):
-        raise ValueError(f"{raw!r} is not the name of a Service")
-    return raw
+def service(raw: str) -> ServicePort:
+    found = re.fullmatch(r"([a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)(?::([0-9]{1,5}))?", raw)
+    port = int(found[2] or SERVICE_PORT) if found else 0
+    if found is None or not 0 < port < 65536:
+        raise ValueError(f"{raw!r} is not the name of a Service, or NAME:PORT")
+    return ServicePort(found[1], port)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +61,11 @@ class SeedOptions(LedgerOptions):
         str, Flag(https_url, "where the API servers of user clusters reach the webhook: https://host[:port]")
     ]
     webhook_service: Annotated[
-        str | None,
+        ServicePort | None,
         Flag(
-            service_name,
-            "Service in this release's namespace, port 443, through which the seed's own API server reaches the "
-            "webhook; not set: it uses --webhook-url",
+            service,
+            "Service in this release's namespace, NAME or NAME:PORT (443), through which the seed's own API server "
+            "reaches the webhook; not set: it uses --webhook-url",
         ),
     ] = None
     webhook_tls_directory: Annotated[

@@ -6,11 +6,19 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{- define "seedquota.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{ include "seedquota.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: seedquota
-app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- $ours := include "seedquota.selector" . | fromYaml -}}
+{{- $_ := set $ours "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
+{{- $_ := set $ours "app.kubernetes.io/version" .Chart.AppVersion -}}
+{{- $_ := set $ours "app.kubernetes.io/part-of" "seedquota" -}}
+{{- $_ := set $ours "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- range $value := list "commonLabels" "podLabels" -}}
+{{- range $label, $_ := get $.Values $value -}}
+{{- if hasKey $ours $label -}}
+{{- fail (printf "%s may not set %s: the chart sets this label, and its Services, Deployment and policies select pods by such labels" $value $label) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- merge $ours .Values.commonLabels | toYaml -}}
 {{- end }}
 
 {{- define "seedquota.image" -}}
@@ -59,11 +67,11 @@ charts need the CRDs, so the first of two releases in one cluster brings them.
 
 {{/*
 The objects in a file of files/rbac, as they are but for labels and namespaces. With `bind`, each role is bound to the
-program's ServiceAccount: in each of `namespaces`, if there are any. `kinds`: only these.
+program's ServiceAccount, or to `account`: in each of `namespaces`, if there are any. `kinds`: only these.
 */}}
 {{- define "seedquota.rbac" -}}
 {{- $top := .top -}}
-{{- $account := include "seedquota.serviceAccountName" $top -}}
+{{- $account := .account | default (include "seedquota.serviceAccountName" $top) -}}
 {{- $user := printf "system:serviceaccount:%s:%s" $top.Release.Namespace $account -}}
 {{- $text := $top.Files.Get (printf "files/rbac/%s.yaml" .file) | replace "system:serviceaccount:seedquota:seedquota-seed" $user | replace "system:serviceaccount:seedquota:seedquota-master" $user -}}
 {{- $subject := dict "kind" "ServiceAccount" "name" $account "namespace" $top.Release.Namespace -}}
@@ -105,6 +113,65 @@ program's ServiceAccount: in each of `namespaces`, if there are any. `kinds`: on
 {{ dict "apiVersion" "rbac.authorization.k8s.io/v1" "kind" .kind "metadata" .metadata "roleRef" .role "subjects" .subjects | toYaml }}
 {{- end }}
 
+{{/* Where pods may run, and what they may do: of the Deployment, and of Jobs. */}}
+{{- define "seedquota.pod" -}}
+automountServiceAccountToken: true
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.podSecurityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* ... of their containers. `env`: beside that of the values. */}}
+{{- define "seedquota.container" -}}
+{{- $values := .top.Values -}}
+image: {{ include "seedquota.image" .top | quote }}
+imagePullPolicy: {{ $values.image.pullPolicy }}
+{{- with concat (.env | default list) $values.extraEnv }}
+env:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.extraEnvFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.securityContext }}
+securityContext:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The families of a Service's addresses. */}}
+{{- define "seedquota.ipFamilies" -}}
+{{- with .Values.serviceIPFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- with .Values.serviceIPFamilies }}
+ipFamilies:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{/* What the pods of both programs have in common. The program's own flags, ports and volumes are in `args`, `ports`, `mounts`, `volumes`. */}}
 {{- define "seedquota.deployment" -}}
 {{- $top := .top -}}
@@ -119,18 +186,22 @@ metadata:
 spec:
   replicas: {{ $values.replicas }}
   strategy:
+    {{- if $values.updateStrategy }}
+    {{- toYaml $values.updateStrategy | nindent 4 }}
+    {{- else if $values.hostNetwork }}
+    type: RollingUpdate
+    rollingUpdate: {maxSurge: 0, maxUnavailable: 1}
+    {{- else }}
     type: RollingUpdate
     rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
+    {{- end }}
   selector:
     matchLabels:
       {{- include "seedquota.selector" $top | nindent 6 }}
   template:
     metadata:
       labels:
-        {{- include "seedquota.labels" $top | nindent 8 }}
-        {{- with $values.podLabels }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
+        {{- merge (include "seedquota.labels" $top | fromYaml) $values.podLabels | toYaml | nindent 8 }}
       annotations:
         kubectl.kubernetes.io/default-container: {{ $top.Chart.Name }}
         {{- with $values.podAnnotations }}
@@ -138,69 +209,44 @@ spec:
         {{- end }}
     spec:
       serviceAccountName: {{ include "seedquota.serviceAccountName" $top }}
-      automountServiceAccountToken: true
-      enableServiceLinks: false
-      {{- with $values.imagePullSecrets }}
-      imagePullSecrets:
-        {{- toYaml . | nindent 8 }}
+      {{- include "seedquota.pod" $top | nindent 6 }}
+      {{- if $values.hostNetwork }}
+      hostNetwork: true
       {{- end }}
-      {{- with $values.priorityClassName }}
-      priorityClassName: {{ . }}
+      {{- with $values.dnsPolicy | default (ternary "ClusterFirstWithHostNet" "" $values.hostNetwork) }}
+      dnsPolicy: {{ . }}
       {{- end }}
       terminationGracePeriodSeconds: 40
-      securityContext:
-        runAsNonRoot: true
-        runAsUser: 65532
-        runAsGroup: 65532
-        fsGroup: 65532
-        seccompProfile: {type: RuntimeDefault}
       containers:
       - name: {{ $top.Chart.Name }}
-        image: {{ include "seedquota.image" $top | quote }}
-        imagePullPolicy: {{ $values.image.pullPolicy }}
+        {{- include "seedquota.container" (dict "top" $top "env" .env) | nindent 8 }}
         command: [{{ $top.Chart.Name }}]
         args:
         - --namespace={{ $top.Release.Namespace }}
-        - --health-address=:8081
+        - --health-address=:{{ int $values.healthPort }}
         - --log-level={{ $values.log.level }}
         - --log-format={{ $values.log.format }}
-        {{- range .args }}
+        {{- range concat .args $values.extraArgs }}
         - {{ . | quote }}
-        {{- end }}
-        {{- with concat (.env | default list) $values.extraEnv }}
-        env:
-          {{- toYaml . | nindent 10 }}
-        {{- end }}
-        {{- with $values.extraEnvFrom }}
-        envFrom:
-          {{- toYaml . | nindent 10 }}
         {{- end }}
         ports:
         {{- range .ports }}
         - {{ toJson . }}
         {{- end }}
-        - {name: health, containerPort: 8081, protocol: TCP}
+        - {name: health, containerPort: {{ int $values.healthPort }}, protocol: TCP}
         livenessProbe:
           httpGet: {path: /healthz, port: health}
-          periodSeconds: 10
-          timeoutSeconds: 5
-          failureThreshold: 6
+          {{- toYaml $values.livenessProbe | nindent 10 }}
         readinessProbe:
           httpGet: {path: /readyz, port: health}
-          periodSeconds: 2
-          timeoutSeconds: 2
-          failureThreshold: 2
+          {{- toYaml $values.readinessProbe | nindent 10 }}
         resources:
           {{- toYaml $values.resources | nindent 10 }}
-        securityContext:
-          allowPrivilegeEscalation: false
-          readOnlyRootFilesystem: true
-          capabilities: {drop: [ALL]}
-        {{- with .mounts }}
+        {{- with concat (.mounts | default list) $values.extraVolumeMounts }}
         volumeMounts:
           {{- toYaml . | nindent 10 }}
         {{- end }}
-      {{- with .volumes }}
+      {{- with concat (.volumes | default list) $values.extraVolumes }}
       volumes:
         {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -218,16 +264,86 @@ spec:
             {{- include "seedquota.selector" $top | nindent 12 }}
       {{- end }}
       {{- end }}
-      {{- with $values.nodeSelector }}
-      nodeSelector:
+{{- end }}
+
+{{- define "seedquota.jobName" -}}
+{{ .top.Chart.Name }}-{{ .name }}
+{{- end }}
+
+{{/* A Job has an account of its own, with its own rights, unless accounts are made by others. */}}
+{{- define "seedquota.jobAccount" -}}
+{{- ternary (include "seedquota.jobName" .) (include "seedquota.serviceAccountName" .top) .top.Values.serviceAccount.create -}}
+{{- end }}
+
+{{/*
+A Job that Helm runs at `hook`: `seedquota` with `args`, as `account`. No Service and no policy of the program selects its
+pods: they have another name. `seconds`: it fails after that time. `configMap`: is mounted.
+*/}}
+{{- define "seedquota.job" -}}
+{{- $top := .top -}}
+{{- $name := include "seedquota.jobName" . -}}
+{{- $labels := set (include "seedquota.labels" $top | fromYaml) "app.kubernetes.io/name" $name -}}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ $name }}
+  namespace: {{ $top.Release.Namespace }}
+  labels:
+    {{- toYaml $labels | nindent 4 }}
+  annotations:
+    helm.sh/hook: {{ .hook }}
+    helm.sh/hook-weight: {{ .weight | default 0 | quote }}
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+spec:
+  backoffLimit: 0
+  {{- with .seconds }}
+  activeDeadlineSeconds: {{ int . }}
+  {{- end }}
+  template:
+    metadata:
+      labels:
+        {{- merge (deepCopy $labels) $top.Values.podLabels | toYaml | nindent 8 }}
+      {{- with $top.Values.podAnnotations }}
+      annotations:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with $values.tolerations }}
-      tolerations:
-        {{- toYaml . | nindent 6 }}
+    spec:
+      restartPolicy: Never
+      serviceAccountName: {{ .account }}
+      {{- include "seedquota.pod" $top | nindent 6 }}
+      containers:
+      - name: {{ .name }}
+        {{- $env := list (dict "name" "HOME" "value" "/") }}
+        {{- include "seedquota.container" (dict "top" $top "env" (concat $env (include "seedquota.env" $top | fromJsonArray))) | nindent 8 }}
+        command: [seedquota]
+        args:
+        {{- range .args }}
+        - {{ . | quote }}
+        {{- end }}
+        resources:
+          {{- toYaml $top.Values.jobs.resources | nindent 10 }}
+        {{- if .configMap }}
+        volumeMounts:
+        - {name: {{ .name }}, mountPath: /etc/seedquota/{{ .name }}, readOnly: true}
+        {{- end }}
+      {{- if .configMap }}
+      volumes:
+      - name: {{ .name }}
+        configMap: {name: {{ .configMap }}}
       {{- end }}
-      {{- with $values.affinity }}
-      affinity:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
+{{- end }}
+
+{{/* How Prometheus reads the metrics. */}}
+{{- define "seedquota.scraping" -}}
+{{- with .interval }}
+interval: {{ . }}
+{{- end }}
+{{- with .relabelings }}
+relabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}

@@ -62,6 +62,13 @@ STAMPING_CONFIGURATIONS = Resource(
 )
 
 
+class ServicePort(msgspec.Struct, frozen=True):
+    """Of a Service in the agents' own namespace."""
+
+    name: str
+    port: int = SERVICE_PORT
+
+
 class WebhookServer(msgspec.Struct, frozen=True, kw_only=True):
     """How an API server reaches the webhooks. `token` returns the token of a kind of webhook: never log it.
 
@@ -172,7 +179,7 @@ def with_scale_checks(admitting: WebhookConfiguration, url: str) -> WebhookConfi
 
 
 def through_service(
-    configuration: WebhookConfiguration, base_url: str, namespace: str, service: str
+    configuration: WebhookConfiguration, base_url: str, namespace: str, service: ServicePort
 ) -> WebhookConfiguration:
     """As it is where the API server reaches the webhook through a Service of its own cluster, not by URL.
 
@@ -183,7 +190,7 @@ def through_service(
         client = webhook["clientConfig"]
         assert isinstance(client, dict), "as `configuration` writes it"
         path = str(client["url"]).removeprefix(base_url)
-        reference = {"name": service, "namespace": namespace, "port": SERVICE_PORT, "path": path}
+        reference = {"name": service.name, "namespace": namespace, "port": service.port, "path": path}
         webhooks.append({**webhook, "clientConfig": {"service": reference, "caBundle": client["caBundle"]}})
     return structs.replace(configuration, webhooks=webhooks)
 

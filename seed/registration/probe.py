@@ -83,6 +83,21 @@ def judge(error: ApiError | None, webhook: str, kind: str = "Machine") -> Proof:
     return Proof(None, "NotProven", f"a dry run was refused before it came to us ({error.status} {error.reason})")
 
 
+async def ask(cluster: Cluster, sample: Sample) -> Proof | None:
+    """None where the API server does not answer: then nothing is known, and its source says so."""
+    plural, error = sample.resource.plural, None
+    path = sample.resource.path(sample.namespace)
+    try:
+        await cluster.request(
+            "POST", f"{path}?dryRun=All", _body(sample), timeout=TIMEOUT, verb="create", plural=plural
+        )
+    except ApiError as refused:
+        if refused.status == 0:
+            return None
+        error = refused
+    return judge(error, sample.webhook, sample.kind)
+
+
 class Canary:
     """`run()` it; `proof` is None until there is one. `on_proof` must not block. `sample` is None while none can be.
 
@@ -121,22 +136,9 @@ class Canary:
             self._wake.set()
 
     async def _ask(self) -> tuple[Proof | None, str]:
-        """None where the API server does not answer: then nothing is known, and its source says so."""
         sample = self._sample()
-        if sample is None:
-            return None, ""
-        plural, error = sample.resource.plural, None
-        path = sample.resource.path(sample.namespace)
-        try:
-            await self._cluster.request(
-                "POST", f"{path}?dryRun=All", _body(sample), timeout=TIMEOUT, verb="create", plural=plural
-            )
-        except ApiError as refused:
-            if refused.status == 0:
-                return None, ""
-            error = refused
-        proof = judge(error, sample.webhook, sample.kind)
-        return proof, sample.webhook if proof.enforced else ""
+        proof = await ask(self._cluster, sample) if sample is not None else None
+        return proof, sample.webhook if sample is not None and proof is not None and proof.enforced else ""
 
 
 def _body(sample: Sample) -> bytes:

@@ -11,7 +11,14 @@ from seed.cache.selected import Exempt
 from seed.cache.source_keys import OWN_API_SERVER
 from seed.evaluators.clusters import Kind
 from seed.registration import allocations, cluster_api, clusters, namespaces
-from seed.registration.configuration import WebhookConfiguration, WebhookServer, desired, stamping, through_service
+from seed.registration.configuration import (
+    ServicePort,
+    WebhookConfiguration,
+    WebhookServer,
+    desired,
+    stamping,
+    through_service,
+)
 from seed.registration.token import WebhookKey
 
 
@@ -34,12 +41,12 @@ class WantedConfigurations:
         timeout_seconds: int,
         seed_break_glass_group: str,
         user_cluster_break_glass_group: str,
-        seed_service: tuple[str, str] | None = None,
+        seed_service: tuple[str, ServicePort] | None = None,
     ) -> None:
         """Members of the groups pass the API server's webhooks; empty: nobody does.
 
-        `seed_service`: namespace and name of the Service by which the seed's own API server reaches the webhook. If
-        it is None, `base_url` is used there as in user clusters.
+        `seed_service`: the Service by which the seed's own API server reaches the webhook, with its namespace. If it is
+        None, `base_url` is used there as in user clusters.
         """
         self.withdrawn = False  # none of them must be there: see seed/registration/withdrawal.py
         self._key = key

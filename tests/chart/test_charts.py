@@ -19,6 +19,7 @@ from devcluster.objects import CHARTS
 from master.__main__ import MasterOptions
 from master.cache.objects import MASTER_QUOTAS
 from seed.options import SeedOptions
+from seed.registration.configuration import ServicePort
 from tests.chart import values
 from tests.chart.helm import MASTER, SEED, Helm, HelmError, Object, arguments, container, full, of_kind, the
 
@@ -86,7 +87,7 @@ def test_the_http_api_has_a_service_and_its_name_in_the_certificate(rendered: Re
     assert given.api_address.port == port(container(objects), "api")
     assert given.api_names == ("seedquota-master.quotas.svc", "quotas.example.com")
     assert the(objects, "Service")["spec"]["ports"][0]["targetPort"] == "api"
-    assert the(objects, "NetworkPolicy")["spec"]["ingress"] == [{"ports": [{"port": "api", "protocol": "TCP"}]}]
+    assert the(objects, "NetworkPolicy")["spec"]["ingress"][0] == {"ports": [{"port": "api", "protocol": "TCP"}]}
     assert not list(of_kind(rendered[MASTER, "defaults"], "Service", "Secret"))
 
 
@@ -95,41 +96,185 @@ def test_every_file_that_a_flag_names_is_mounted(rendered: Rendered, case: tuple
     pod = the(rendered[case], "Deployment")["spec"]["template"]["spec"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container(rendered[case]).get("volumeMounts", [])}
     used = [argument.partition("=")[2] for argument in arguments(rendered[case]) if "=/etc/" in argument]
-    assert {path if path in mounts else path.rpartition("/")[0] for path in used} == mounts.keys()
+    given = {mount["mountPath"] for mount in OF_CHART[case[0]][case[1]].get("extraVolumeMounts", [])}  # type: ignore[attr-defined]
+    assert {path if path in mounts else path.rpartition("/")[0] for path in used} == mounts.keys() - given
     assert sorted(mounts.values()) == sorted(volume["name"] for volume in pod.get("volumes", []))
 
 
 @every_case
 def test_its_pods_are_allowed_where_pod_security_is_restricted(rendered: Rendered, case: tuple[str, str]) -> None:
-    pod = the(rendered[case], "Deployment")["spec"]["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"] is True
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert container(rendered[case])["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-    assert {kind for volume in pod.get("volumes", []) for kind in volume if kind != "name"} <= {"secret", "configMap"}
+    for found in of_kind(rendered[case], "Deployment", "Job"):
+        pod = found["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (of_container,) = (each["securityContext"] for each in pod["containers"])
+        assert {key: of_container[key] for key in ("allowPrivilegeEscalation", "readOnlyRootFilesystem")} == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+        }
+        assert of_container["capabilities"] == {"drop": ["ALL"]}
+        assert not of_container.get("privileged")
+        assert not {"hostPID", "hostIPC"} & pod.keys()
+        on_nodes = case[1] == "on nodes" and found["kind"] == "Deployment"
+        assert pod.get("hostNetwork", False) is on_nodes, "nobody else asks for it"
+        kinds = {kind for volume in pod.get("volumes", []) for kind in volume if kind != "name"}
+        assert kinds <= {"secret", "configMap", "emptyDir"}
+
+
+def jobs(objects: list[Object]) -> dict[str, Object]:
+    return {found["metadata"]["name"]: found for found in of_kind(objects, "Job")}
+
+
+@every_case
+def test_jobs_run_where_and_as_the_programs_do(rendered: Rendered, case: tuple[str, str]) -> None:
+    deployment = the(rendered[case], "Deployment")
+    agent = deployment["spec"]["template"]
+    (theirs,) = agent["spec"]["containers"]
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    for job in jobs(rendered[case]).values():
+        template = job["spec"]["template"]
+        pod = template["spec"]
+        for name in (
+            "affinity",
+            "automountServiceAccountToken",
+            "imagePullSecrets",
+            "nodeSelector",
+            "priorityClassName",
+            "securityContext",
+            "tolerations",
+        ):
+            assert pod.get(name) == agent["spec"].get(name), name
+        (ours,) = pod["containers"]
+        for name in ("image", "imagePullPolicy", "securityContext", "envFrom"):
+            assert ours.get(name) == theirs.get(name), name
+        assert ours["env"] == [{"name": "HOME", "value": "/"}, *theirs.get("env", [])], "such as a proxy"
+        assert not selector.items() <= template["metadata"]["labels"].items(), "no Service is to find it"
+        policies = {"before-hook-creation", "hook-succeeded"}  # Argo CD runs the Job again at each sync
+        assert set(job["metadata"]["annotations"]["helm.sh/hook-delete-policy"].split(",")) == policies
 
 
 @pytest.mark.parametrize("case", [name for name in values.OF_A_SEED if name != "own certificate"])
 def test_before_a_seeds_release_goes_its_agents_remove_their_webhooks(rendered: Rendered, case: str) -> None:
-    job, deployment = (the(rendered[SEED, case], kind) for kind in ("Job", "Deployment"))
+    job, deployment = jobs(rendered[SEED, case])["seedquota-seed-uninstall"], the(rendered[SEED, case], "Deployment")
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     pod, agent = (found["spec"]["template"]["spec"] for found in (job, deployment))
-    for name in ("serviceAccountName", "imagePullSecrets", "nodeSelector", "tolerations"):
-        assert pod.get(name) == agent.get(name)
-    (ours,), (theirs,) = pod["containers"], agent["containers"]
-    for name in ("image", "imagePullPolicy", "securityContext"):
-        assert ours[name] == theirs[name]
-    assert pod["securityContext"].items() <= agent["securityContext"].items()
-    selector = deployment["spec"]["selector"]["matchLabels"]
-    assert not selector.items() <= job["spec"]["template"]["metadata"]["labels"].items(), "no Service is to find it"
+    assert pod["serviceAccountName"] == agent["serviceAccountName"]
 
 
 def test_the_job_before_a_release_goes_can_be_switched_off(rendered: Rendered) -> None:
-    assert not list(of_kind(rendered[SEED, "own certificate"], "Job"))
+    assert jobs(rendered[SEED, "own certificate"]).keys() == {"seedquota-seed-start-check"}
+
+
+@every_case
+def test_a_release_is_checked_after_it_was_installed_or_upgraded(rendered: Rendered, case: tuple[str, str]) -> None:
+    """... before Helm gives up, by an account of its own."""
+    chart, name = case
+    found = jobs(rendered[case]).get(f"{chart}-start-check")
+    assert (found is None) == (name == "on nodes"), "there it is switched off"
+    if found is None:
+        return
+    assert found["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
+    seconds = 120 if name == "fitted" else 180
+    pod = found["spec"]["template"]["spec"]
+    (ours,) = pod["containers"]
+    what = chart.removeprefix("seedquota-")
+    assert ours["command"] == ["seedquota"]
+    assert ours["args"] == ["start-check", what, "--namespace=quotas", f"--timeout={seconds}s"]
+    assert seconds < found["spec"]["activeDeadlineSeconds"] < 300, "Helm waits for five minutes"
+    account = "mine" if name == "alone" else f"{chart}-start-check"
+    assert pod["serviceAccountName"] == account
+    bound = {
+        (each["kind"], each["roleRef"]["name"])
+        for each in of_kind(rendered[case], "RoleBinding", "ClusterRoleBinding")
+        if account in [subject["name"] for subject in each["subjects"]]
+    }
+    assert bound == (set() if name == "alone" else {("RoleBinding", f"{chart}-start-check")})
+    accounts = {each["metadata"]["name"] for each in of_kind(rendered[case], "ServiceAccount")}
+    assert (account in accounts) == (name != "alone")
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_what_other_clusters_ask_for_comes_to_its_place(rendered: Rendered, chart: str) -> None:
+    objects = rendered[chart, "fitted"]
+    deployment, started = the(objects, "Deployment"), container(objects)
+    pod = deployment["spec"]["template"]
+    for found in objects:
+        named = found["metadata"]["name"] in (f"{chart}-a", f"{chart}-b")
+        assert named or found["metadata"]["labels"]["example.com/team"] == "quotas", found["metadata"]
+    for each in of_kind(objects, "Deployment", "Job"):
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert (labels["example.com/team"], labels["example.com/mesh"]) == ("quotas", "off")
+    context = pod["spec"]["securityContext"]
+    assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (1000660000, 0, 1000660000)
+    assert started["securityContext"]["privileged"] is False
+    assert port(started, "health") == 10251
+    times = {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 30, "initialDelaySeconds": 5}
+    assert started["livenessProbe"] == {"httpGet": {"path": "/healthz", "port": "health"}, **times}
+    times = {"periodSeconds": 3, "timeoutSeconds": 2, "failureThreshold": 2, "successThreshold": 2}
+    assert started["readinessProbe"] == {"httpGet": {"path": "/readyz", "port": "health"}, **times}
+    assert deployment["spec"]["strategy"] == values.FITTED["updateStrategy"]
+    assert flags.parse(OPTIONS[chart], chart, "", started["args"], {}).log_level == "warning"
+    assert pod["spec"]["volumes"][-1] == {"name": "scratch", "emptyDir": {}}
+    assert started["volumeMounts"][-1] == {"name": "scratch", "mountPath": "/scratch"}
+    for each in (found for found in of_kind(objects, "ConfigMap") if "data" not in found):
+        assert each["metadata"] in [{"name": f"{chart}-{letter}", "namespace": "quotas"} for letter in "ab"]
+    services = [found["spec"] for found in of_kind(objects, "Service")]
+    assert len(services) == 2
+    for each in services:
+        assert (each["ipFamilyPolicy"], each["ipFamilies"]) == ("SingleStack", ["IPv4"])
+    for kind, endpoints in (("ServiceMonitor", "endpoints"), ("PodMonitor", "podMetricsEndpoints")):
+        (endpoint,) = the(objects, kind)["spec"][endpoints]
+        given = values.FITTED["metrics"][f"{kind[0].lower()}{kind[1:]}"]  # type: ignore[index]
+        for name in ("interval", "relabelings", "metricRelabelings"):
+            assert endpoint[name] == given[name]
+    for job in jobs(objects).values():
+        assert job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "1"
+
+
+def test_the_webhook_is_reached_at_the_ports_of_the_values(rendered: Rendered) -> None:
+    objects = rendered[SEED, "fitted"]
+    given = flags.parse(SeedOptions, SEED, "", arguments(objects), {})
+    assert isinstance(given, SeedOptions)
+    assert given.webhook_address.port == port(container(objects), "webhook") == 10250
+    (service,) = (each for each in of_kind(objects, "Service") if each["metadata"]["name"] == SEED)
+    assert service["spec"]["ports"][0]["port"] == 8443
+    assert given.webhook_service == ServicePort(SEED, 8443), "what the agents write into their configurations"
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_on_the_network_of_nodes_an_old_pod_leaves_its_ports_to_the_new_one(rendered: Rendered, chart: str) -> None:
+    deployment = the(rendered[chart, "on nodes"], "Deployment")["spec"]
+    pod = deployment["template"]["spec"]
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert port(container(rendered[chart, "on nodes"]), "health") == 18081
+    usual = the(rendered[chart, "defaults"], "Deployment")["spec"]
+    assert not {"hostNetwork", "dnsPolicy"} & usual["template"]["spec"].keys()
+    assert usual["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_openshift_chooses_users_and_groups(rendered: Rendered, chart: str) -> None:
+    for found in of_kind(rendered[chart, "OpenShift"], "Deployment", "Job"):
+        context = found["spec"]["template"]["spec"]["securityContext"]
+        assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+@every_case
+def test_leases_and_ledgers_have_a_priority_level_of_their_own(rendered: Rendered, case: tuple[str, str]) -> None:
+    chart, name = case
+    found = {each["kind"]: each for each in of_kind(rendered[case], "FlowSchema", "PriorityLevelConfiguration")}
+    if name == "alone":
+        assert not found
+        return
+    assert {each["metadata"]["name"] for each in found.values()} == {chart}
+    schema, level = found["FlowSchema"]["spec"], found["PriorityLevelConfiguration"]["spec"]
+    assert schema["priorityLevelConfiguration"] == {"name": chart}
+    given = (schema["matchingPrecedence"], level["limited"]["nominalConcurrencyShares"])
+    assert given == ((500, 20) if name == "fitted" else (1000, 10))
+    ((subject,),) = (rule["subjects"] for rule in schema["rules"])
+    account = the(rendered[case], "Deployment")["spec"]["template"]["spec"]["serviceAccountName"]
+    assert subject["serviceAccount"] == {"name": account, "namespace": "quotas"}
 
 
 @every_case
@@ -169,7 +314,7 @@ def test_every_object_is_in_the_releases_namespace_or_in_one_that_was_named(
     rendered: Rendered, case: tuple[str, str]
 ) -> None:
     named = {"alpha", "beta", "own"} if case[1] in ("rights", "all") else set()
-    if case == (MASTER, "api"):  # the right to read the CA of client certificates
+    if case in ((MASTER, "api"), (MASTER, "fitted")):  # the right to read the CA of client certificates
         named = {"kube-system"}
     namespaces = {found["metadata"].get("namespace") for found in rendered[case]}
     assert namespaces == {"quotas", *named} | ({None} if case[1] != "alone" else set())
@@ -183,8 +328,6 @@ OPTIONAL = {
     "PrometheusRule": (MASTER, "monitored"),
     "ConfigMap": (SEED, "monitored"),
     "NetworkPolicy": (MASTER, "monitored"),
-    "Seed": (MASTER, "objects"),
-    "QuotaSettings": (MASTER, "objects"),
     "Ingress": (SEED, "outside"),
     "TLSRoute": (SEED, "outside"),
     "Certificate": (SEED, "outside"),
@@ -276,10 +419,13 @@ def test_the_program_has_the_rights_that_it_was_seen_to_use_and_no_other(
 
 
 def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
-    assert rules_of(rendered[MASTER, "defaults"]) == rules_in("master", "master-in-cluster", "viewer")
+    of_master = ("master", "master-in-cluster", "viewer", "master-start-check")
+    assert rules_of(rendered[MASTER, "defaults"]) == rules_in(*of_master)
     of_api = ("master-api", "master-client-ca", "api-actors")
-    assert rules_of(rendered[MASTER, "api"]) == rules_in("master", "master-in-cluster", "viewer", *of_api)
-    always = rules_in("seed", "seed-in-cluster", "seed-namespace", "explain")
+    assert rules_of(rendered[MASTER, "api"]) == rules_in(*of_master, *of_api)
+    assert rules_of(rendered[MASTER, "objects"]) == rules_in(*of_master, "master-values")
+    assert rules_of(rendered[MASTER, "on nodes"]) == rules_in("master", "master-in-cluster", "viewer"), "no start check"
+    always = rules_in("seed", "seed-in-cluster", "seed-namespace", "explain", "seed-start-check")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always
     of_namespaces = ("user-cluster-namespaces", "seed-local-quotas", "local-quotas")
@@ -387,9 +533,19 @@ def test_a_network_policy_denies_but_what_the_programs_need(rendered: Rendered) 
 
     metrics = {"from": [{"namespaceSelector": {}}], "ports": [{"port": "health", "protocol": "TCP"}]}
     webhook = {"ports": [{"port": "webhook", "protocol": "TCP"}]}
-    assert allowed((MASTER, "monitored")) == ([metrics], [53, 53, 443, 6443, 30443])
-    assert allowed((SEED, "monitored")) == ([webhook, metrics], [53, 53, 443, 6443, 30443])
-    assert allowed((SEED, "redis")) == ([webhook], [53, 53, 443, 6443, 26379, 6379]), "sentinels name servers"
+
+    def checked(chart: str) -> Object:
+        """The pods of the start check read metrics."""
+        (job,) = (each for name, each in jobs(rendered[chart, "monitored"]).items() if name.endswith("-start-check"))
+        name = job["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"]
+        return {**metrics, "from": [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": name}}}]}
+
+    assert allowed((MASTER, "monitored")) == ([checked(MASTER), metrics], [53, 53, 443, 6443, 30443])
+    assert allowed((SEED, "monitored")) == ([webhook, checked(SEED), metrics], [53, 53, 443, 6443, 30443])
+    assert allowed((SEED, "redis")) == (
+        [webhook, checked(SEED)],
+        [53, 53, 443, 6443, 26379, 6379],
+    ), "sentinels name servers"
 
 
 def measured(chart: str) -> dict[str, set[str]]:
@@ -451,18 +607,32 @@ def test_dashboards_are_about_what_the_program_measures(rendered: Rendered, char
     assert used == {each["name"] for each in variables[1:]}
 
 
-def test_objects_of_the_values_come_only_where_they_can_be_created_and_are_kept(rendered: Rendered, helm: Helm) -> None:
-    objects = list(of_kind(rendered[MASTER, "objects"], "Seed", "QuotaSettings"))
-    assert [(each["metadata"]["name"], each["spec"]) for each in objects] == [
+def test_objects_of_the_values_are_applied_by_a_job_after_their_definitions(rendered: Rendered, helm: Helm) -> None:
+    """Helm creates no object together with its definition. A changed object is a changed ConfigMap, which tools see."""
+
+    def given(objects: list[Object]) -> list[Object]:
+        return list(yaml.safe_load_all(the(objects, "ConfigMap")["data"]["objects.yaml"]))
+
+    objects = rendered[MASTER, "objects"]
+    assert not list(of_kind(objects, "Seed", "QuotaSettings"))
+    assert [(each["metadata"]["name"], each["spec"]) for each in given(objects)] == [
         ("default", values.OBJECTS["settings"]["spec"]),  # type: ignore[index]
         ("eu-1", {"kubeconfigSecretRef": {"name": "eu-1-kubeconfig"}}),
         ("main", {"inCluster": True}),
     ]
-    assert {each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in objects} == {"keep"}
-    (digits,) = of_kind(helm.render(MASTER, {"seeds": [{"name": "7", "existingSecret": "123"}]}), "Seed")
-    assert (digits["metadata"]["name"], digits["spec"]["kubeconfigSecretRef"]["name"]) == ("7", "123"), "no numbers"
-    at_first = helm.render(MASTER, values.OBJECTS, served=())
-    assert not list(of_kind(at_first, "Seed", "QuotaSettings")), "Helm creates no object together with its definition"
+    digits = given(helm.render(MASTER, {"seeds": [{"name": "7", "existingSecret": "123"}]}))
+    assert [(each["metadata"]["name"], each["spec"]["kubeconfigSecretRef"]["name"]) for each in digits] == [
+        ("7", "123")
+    ], "no numbers"
+    job = jobs(objects)["seedquota-master-values"]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
+    (started,) = job["spec"]["template"]["spec"]["containers"]
+    (mount,), (volume,) = started["volumeMounts"], job["spec"]["template"]["spec"]["volumes"]
+    assert started["args"] == ["apply", f"--filename={mount['mountPath']}/objects.yaml"]
+    assert volume["configMap"]["name"] == the(objects, "ConfigMap")["metadata"]["name"]
+    weights = [jobs(objects)[f"{MASTER}-{name}"]["metadata"]["annotations"] for name in ("values", "start-check")]
+    assert int(weights[0]["helm.sh/hook-weight"]) < int(weights[1]["helm.sh/hook-weight"])
+    assert "seedquota-master-values" not in jobs(rendered[MASTER, "defaults"])
 
 
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
@@ -477,6 +647,27 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "a path in the URL": (SEED, {"webhook": {"externalURL": "https://a/b"}}, "at '/webhook/externalURL'"),
     "a window without a unit": (SEED, {"inFlightWindow": 65}, "at '/inFlightWindow': got number, want string"),
     "a timeout of no API server": (SEED, {"webhook": {"timeoutSeconds": 31}}, "maximum: got 31, want 30"),
+    "a label by which pods are selected": (
+        SEED,
+        {"podLabels": {"app.kubernetes.io/name": "mine"}},
+        "podLabels may not set app.kubernetes.io/name: the chart sets this label",
+    ),
+    "... of all objects": (
+        MASTER,
+        {"commonLabels": {"app.kubernetes.io/instance": "mine"}},
+        "commonLabels may not set app.kubernetes.io/instance: the chart sets this label",
+    ),
+    "an unknown time of a probe": (SEED, {"livenessProbe": {"period": 3}}, "invalid propertyName 'period'"),
+    "an argument that is no flag": (SEED, {"extraArgs": ["debug"]}, "at '/extraArgs/0'"),
+    "an unknown family": (MASTER, {"serviceIPFamilies": ["IPv5"]}, "must be one of 'IPv4', 'IPv6'"),
+    "a policy of no Service": (MASTER, {"serviceIPFamilyPolicy": "Dual"}, "at '/serviceIPFamilyPolicy'"),
+    "a port that there is not": (SEED, {"webhook": {"port": 70000}}, "at '/webhook/port'"),
+    "an interval without a unit": (
+        SEED,
+        {"metrics": {"podMonitor": {"interval": "30"}}},
+        "at '/metrics/podMonitor/interval'",
+    ),
+    "an unknown strategy": (MASTER, {"updateStrategy": {"type": "OnDelete"}}, "at '/updateStrategy/type'"),
     "no replica": (MASTER, {"replicas": 0}, "at '/replicas': minimum: got 0, want 1"),
     "a tag as a digest": (MASTER, {"image": {"digest": "v1"}}, "at '/image/digest'"),
     "credentials in a URL": (SEED, {"ledger": {"redis": {"url": "redis://u:p@a:6379"}}}, "at '/ledger/redis/url'"),
@@ -531,7 +722,7 @@ def missing(schema: Mapping[str, Any], given: object, path: str = "") -> Iterato
     for name, each in schema.get("properties", {}).items():
         if name in given:
             yield from missing(each, given[name], f"{path}{name}.")
-        elif path not in ("resources.",):
+        elif not path.endswith("resources."):
             yield f"{path}{name}"
 
 

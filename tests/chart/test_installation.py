@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib.metadata
 import json
 import os
+import re
 import shlex
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +51,8 @@ OTHERS = {  # kinds of others, which the charts make where they are switched on:
 }
 KINDS = (
     "deployments,services,serviceaccounts,poddisruptionbudgets,networkpolicies,roles,rolebindings,clusterroles,"
-    "clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
+    "clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,configmaps,"
+    "flowschemas,prioritylevelconfigurations"
 )
 OURS = "app.kubernetes.io/part-of=seedquota"
 CONFIGURATIONS = ("validatingwebhookconfigurations", "-l=app.kubernetes.io/managed-by=seedquota")
@@ -62,16 +66,26 @@ class Place:
         self.helm = Helm(programs["helm"], directory, server.kubeconfig())
         self.directory = directory
         self._kubectl = programs["kubectl"]
+        unchecked = directory / "bin" / "helm"
+        unchecked.parent.mkdir()
+        unchecked.write_text(f'#!/bin/sh\nexec {programs["helm"]} "$@" --no-hooks\n')
+        unchecked.chmod(0o700)
         self._environment = {
             "KUBECONFIG": str(directory / "kubeconfig"),
             "HOME": str(directory),
             "GOGC": "off",  # what ends soon needs no memory back
-            "PATH": ":".join([*(str(path.parent) for path in programs.values()), os.environ["PATH"]]),
+            "PATH": ":".join([*(str(path.parent) for path in (unchecked, *programs.values())), os.environ["PATH"]]),
         }
 
     def kubectl(self, *arguments: str, given: str = "", fails: bool = False) -> str:
         """Its output; with `fails` what it complains of."""
         return self._run([str(self._kubectl), *arguments], given, fails=fails)
+
+    def kubectl_said(self, *arguments: str) -> str:
+        """What it logs."""
+        command = [str(self._kubectl), *arguments]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=60, check=True)
+        return done.stderr
 
     def wait_until_served(self, kinds: str) -> None:
         """An API server discovers a definition a moment after it was created."""
@@ -101,6 +115,7 @@ class Place:
         raise AssertionError(f"still there: {left}")
 
     def shell(self, commands: str) -> str:
+        """Its helm installs without hooks: no pod runs here."""
         return self._run(["sh", "-ec", commands], "", fails=False)
 
     def _run(self, command: list[str], given: str, *, fails: bool) -> str:
@@ -118,16 +133,57 @@ class Place:
         return done.stderr if fails else done.stdout
 
     def install(self, chart: str, namespace: str) -> str:
-        """What helm says then. The release has the chart's name."""
-        where = (str(CHARTS / chart), f"--namespace={namespace}")
+        """What helm says then. The release has the chart's name. No hook: no pod runs here."""
+        where = (str(CHARTS / chart), f"--namespace={namespace}", "--no-hooks")
         return self.helm("install", chart, *where, "--create-namespace", values=full(chart, {}))
 
     def upgrade(self, chart: str, namespace: str, **changed: object) -> str:
-        return self.helm("upgrade", chart, str(CHARTS / chart), f"--namespace={namespace}", values=full(chart, changed))
+        where = (str(CHARTS / chart), f"--namespace={namespace}", "--no-hooks")
+        return self.helm("upgrade", chart, *where, values=full(chart, changed))
 
     def uninstall(self, chart: str, namespace: str) -> None:
         """Without the hook: no pod runs here."""
         self.helm("uninstall", chart, f"--namespace={namespace}", "--no-hooks")
+
+    def run_job(self, chart: str, namespace: str, name: str, *more: str, fails: bool = False) -> str:
+        """What the pod of that Job of the release would do and say, as its ServiceAccount."""
+        hooks = yaml.safe_load_all(self.helm("get", "hooks", chart, f"--namespace={namespace}"))
+        (job,) = (found for found in hooks if found and found["metadata"]["name"] == f"{chart}-{name}")
+        pod = job["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["command"] == ["seedquota"]
+        given = [str(argument) for argument in container["args"]]
+        for mount, volume in zip(container.get("volumeMounts", ()), pod.get("volumes", ()), strict=True):
+            name = volume["configMap"]["name"]
+            data = json.loads(self.kubectl("-n", namespace, "get", "configmap", name, "-o=jsonpath={.data}"))
+            for file, text in data.items():
+                (self.directory / file).write_text(text)
+                given = [each.replace(f"{mount['mountPath']}/{file}", str(self.directory / file)) for each in given]
+        kubeconfig = self.kubeconfig_of(pod["serviceAccountName"], namespace)
+        command = [sys.executable, "-m", "cli", *given, f"--kubeconfig={kubeconfig}", *more]
+        return self._run(command, "", fails=fails)
+
+    def run_pod(self, chart: str, namespace: str, program: Program) -> None:
+        """An object that says where the program serves."""
+        port = int(program.health.rpartition(":")[2])
+        container = {"name": chart, "image": "i", "ports": [{"name": "health", "containerPort": port}]}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"{chart}-1", "namespace": namespace, "labels": {"app.kubernetes.io/name": chart}},
+            "spec": {"containers": [container], "serviceAccountName": chart},
+        }
+        self.kubectl("apply", "-f=-", given=json.dumps(pod))
+        status = json.dumps({"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}})
+        self.kubectl("-n", namespace, "patch", f"pod/{chart}-1", "--subresource=status", "--type=merge", "-p", status)
+
+    def kubeconfig_of(self, account: str, namespace: str) -> Path:
+        """With a token of the ServiceAccount."""
+        config = yaml.safe_load(self.server.kubeconfig())
+        config["users"][0]["user"] = {"token": self.kubectl("-n", namespace, "create", "token", account).strip()}
+        path = self.directory / f"{account}.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
 
     def objects(self, *arguments: str) -> list[Any]:
         return list(json.loads(self.kubectl("get", "-o=json", *arguments))["items"])
@@ -151,7 +207,7 @@ async def place(helm_executable: Path, tmp_path_factory: pytest.TempPathFactory)
     directory = tmp_path_factory.mktemp("installed")
     programs = await binaries.ensure(["kubectl"]) | {"helm": helm_executable}
     async with ControlPlane() as plane:
-        await plane.start(["helm"], also_served=["apps/v1", "batch/v1", "policy/v1"])
+        await plane.start(["helm"], also_served=["apps/v1", "batch/v1", "flowcontrol.apiserver.k8s.io/v1", "policy/v1"])
         yield Place(plane.cluster("helm"), directory, programs)
 
 
@@ -205,21 +261,43 @@ def test_the_commands_of_the_readme_install_both_and_make_a_seed_of_the_cluster(
     place.delete_crds()
 
 
-def test_seeds_and_settings_of_the_values_come_after_their_definitions_and_stay(place: Place) -> None:
-    later = "are not created yet: their definitions came with this release. Run `helm upgrade`"
+def test_one_installation_makes_the_seeds_and_settings_of_the_values_and_they_stay(place: Place) -> None:
     where = (str(CHARTS / MASTER), "--namespace=quotas", "--create-namespace")
-    assert later in place.helm("install", MASTER, *where, values=values.OBJECTS)
-    place.wait_until_served("sqseed,sqset")
-    assert place.kubectl("get", "sqseed,sqset", "-o=name") == ""
-    assert later not in place.upgrade(MASTER, "quotas", **values.OBJECTS)
+    place.helm("install", MASTER, *where, "--no-hooks", values=values.OBJECTS)
+    said = place.run_job(MASTER, "quotas", "values")
+    assert said.splitlines() == ["QuotaSettings default is applied", "Seed eu-1 is applied", "Seed main is applied"]
     names = "seed.seedquota.io/eu-1\nseed.seedquota.io/main\nquotasettings.seedquota.io/default\n"
     assert place.kubectl("get", "sqseed,sqset", "-o=name") == names
     place.kubectl("patch", "sqseed/eu-1", "--type=merge", '-p={"spec":{"state":"Draining"}}')
     place.upgrade(MASTER, "quotas", **values.OBJECTS)
+    place.run_job(MASTER, "quotas", "values")
     assert place.kubectl("get", "sqseed/eu-1", "-o=jsonpath={.spec.state}") == "Draining", "that is for people"
+    (as_job,) = place.directory.glob("*-values.kubeconfig")
+    said = place.kubectl(f"--kubeconfig={as_job}", "delete", "sqseed/eu-1", fails=True)
+    assert "cannot delete resource" in said
     place.upgrade(MASTER, "quotas")
     place.uninstall(MASTER, "quotas")
     assert place.kubectl("get", "sqseed,sqset", "-o=name") == names
+    place.delete_crds()
+
+
+def test_seeds_that_a_former_release_created_itself_are_taken_over(place: Place) -> None:
+    """Helm created them as objects of the release, and keeps them when a release has them no more."""
+    place.install(MASTER, "quotas")
+    place.wait_until_served("sqseed,sqset")
+    seed = {
+        "apiVersion": "seedquota.io/v1alpha1",
+        "kind": "Seed",
+        "metadata": {"name": "eu-1", "annotations": {"helm.sh/resource-policy": "keep"}},
+        "spec": {"kubeconfigSecretRef": {"name": "former"}},
+    }
+    place.upgrade(MASTER, "quotas", extraObjects=[seed])
+    uid = place.kubectl("get", "sqseed/eu-1", "-o=jsonpath={.metadata.uid}")
+    place.upgrade(MASTER, "quotas", **values.OBJECTS)
+    place.run_job(MASTER, "quotas", "values")
+    found = json.loads(place.kubectl("get", "sqseed/eu-1", "-o=json"))
+    assert (found["metadata"]["uid"], found["spec"]["kubeconfigSecretRef"]["name"]) == (uid, "eu-1-kubeconfig")
+    place.uninstall(MASTER, "quotas")
     place.delete_crds()
 
 
@@ -247,6 +325,12 @@ async def test_an_api_server_takes_every_object(place: Place) -> None:
         *place.helm.render(MASTER, values.OF_A_MASTER["api"], namespace="dry"),
         *place.helm.render(SEED, values.OF_A_SEED["all"], namespace="dry"),
         *place.helm.render(SEED, values.OWN_CERTIFICATE, namespace="dry"),
+        *(
+            found
+            for chart, of_chart in ((MASTER, values.OF_A_MASTER), (SEED, values.OF_A_SEED))
+            for case in ("fitted", "on nodes")
+            for found in place.helm.render(chart, of_chart[case], namespace="dry")
+        ),
     ]
     assert {found["kind"] for found in objects} >= OTHERS.keys() | {"Ingress", "NetworkPolicy"}
     flags = ("--server-side", "--dry-run=server", "--validate=strict", "--force-conflicts")
@@ -272,10 +356,7 @@ async def programs(place: Place) -> AsyncIterator[dict[str, Program]]:
 def as_installed(place: Place, chart: str, namespace: str, manifest: Iterable[Object]) -> list[str]:
     """As the container is started, but for where it finds the API server and where it listens."""
     objects = [found for found in manifest if found]
-    config = yaml.safe_load(place.server.kubeconfig())
-    config["users"][0]["user"] = {"token": place.kubectl("-n", namespace, "create", "token", chart).strip()}
-    kubeconfig = place.directory / f"{chart}.kubeconfig"
-    kubeconfig.write_text(yaml.safe_dump(config))
+    kubeconfig = place.kubeconfig_of(chart, namespace)
     here = [f"--kubeconfig={kubeconfig}", f"--identity={chart}", "--drain-delay=0s"]
     if chart == SEED:
         here += [f"--webhook-address=127.0.0.1:{free_port()}", "--lease-duration=5s"]
@@ -286,15 +367,31 @@ def as_installed(place: Place, chart: str, namespace: str, manifest: Iterable[Ob
 async def installed(place: Place) -> str:
     """In two namespaces of one cluster. What helm said about the master."""
     notes = place.install(MASTER, "masters")
-    place.helm(
-        "install",
-        SEED,
-        str(CHARTS / SEED),
-        "--namespace=agents",
-        "--create-namespace",
-        values={"seedName": "main"},
-    )
+    where = ("--namespace=agents", "--create-namespace", "--no-hooks")
+    place.helm("install", SEED, str(CHARTS / SEED), *where, values={"seedName": "main"})
     return notes
+
+
+def requests_of_a_level_of_their_own(place: Place) -> None:
+    """Of both programs: Leases and ledgers. What else they ask for has none."""
+    for chart, namespace in ((MASTER, "masters"), (SEED, "agents")):
+        schema = json.loads(place.kubectl("get", "flowschema", chart, "-o=json"))
+        assert {each["type"]: each["status"] for each in schema["status"]["conditions"]} == {"Dangling": "False"}
+        level = json.loads(place.kubectl("get", "prioritylevelconfiguration", chart, "-o=json"))
+        as_program = f"--kubeconfig={place.kubeconfig_of(chart, namespace)}"
+        with_level = {}
+        for path in (
+            f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{chart}",
+            f"/apis/seedquota.io/v1alpha1/namespaces/{namespace}/quotaledgers",
+            "/apis/seedquota.io/v1alpha1/seeds",
+        ):
+            said = place.kubectl_said(as_program, "get", "-v=8", "--raw", path)
+            found = dict(re.findall(r"X-Kubernetes-Pf-(Flowschema|Prioritylevel)-Uid: ?(\S+)", said, re.IGNORECASE))
+            with_level[path.rpartition("/")[2]] = {key.lower(): uid.strip('"') for key, uid in found.items()}
+        ours = {"flowschema": schema["metadata"]["uid"], "prioritylevel": level["metadata"]["uid"]}
+        assert (with_level[chart], with_level["quotaledgers"]) == (ours, ours)
+        assert with_level["seeds"].keys() == ours.keys()
+        assert not with_level["seeds"].items() & ours.items()
 
 
 def of_clusters(place: Place) -> Any:
@@ -306,8 +403,22 @@ def of_clusters(place: Place) -> Any:
 async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_releases(
     place: Place, installed: str, programs: dict[str, Program]
 ) -> None:
+    said = place.run_job(SEED, "agents", "start-check", "--timeout=1s", fails=True)
+    assert "no replica leads: there is no Lease agents/seedquota-seed" in said
+    assert "no pod of seedquota-seed runs; see `kubectl -n agents describe pods" in said
+    assert "the API server does not ask the agents: it admitted a dry run of a UserCluster" in said
     for program in programs.values():
         await program.start()
+    for chart, namespace in ((MASTER, "masters"), (SEED, "agents")):
+        place.run_pod(chart, namespace, programs[chart])
+    said = await asyncio.to_thread(place.run_job, MASTER, "masters", "start-check")
+    assert f"{MASTER} {importlib.metadata.version('seedquota')} leads, and its metrics can be read" in said
+    run_job = partial(place.run_job, SEED, "agents", "start-check", "--timeout=20s", fails=True)
+    said = (await asyncio.to_thread(run_job)).partition("waiting:")[0]
+    (problem,) = (line for line in said.splitlines() if line.startswith("- "))
+    assert problem.startswith("- no UserCluster can be created, the API server does not reach the webhook"), (
+        "no Service leads anywhere here"
+    )
     # The notes tell what comes next: the Seed of this cluster.
     lines = [line.strip() for line in installed.splitlines()]
     start = lines.index("kubectl apply -f - <<Y")
@@ -331,12 +442,11 @@ async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_release
     said = place.kubectl(as_agent, "create", "-f=-", given=json.dumps(foreign), fails=True)
     assert "may not write the webhook configuration mine: it is not its own" in said
 
-    # What the Job runs before the release goes, with its account's rights.
-    (job,) = (found for found in yaml.safe_load_all(place.helm("get", "hooks", SEED, "--namespace=agents")) if found)
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    assert container["command"] == ["seedquota"]
-    place.shell(shlex.join([sys.executable, "-m", "cli", *container["args"], as_agent]))
+    requests_of_a_level_of_their_own(place)
+    place.run_job(SEED, "agents", "uninstall")
     assert place.objects(*CONFIGURATIONS) == []
+    said = place.run_job(SEED, "agents", "start-check", "--timeout=1s", fails=True)
+    assert "the webhooks are withdrawn by `seedquota uninstall seed`; its --undo enforces again" in said
 
     for program in programs.values():
         await program.stop()

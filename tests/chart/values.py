@@ -38,9 +38,67 @@ ALONE: dict[str, object] = {
     "rbac": {"create": False},
     "serviceAccount": {"create": False, "name": "mine"},
     "podDisruptionBudget": {"enabled": False},
+    "flowControl": {"enabled": False},
 }
 
-BOTH: dict[str, dict[str, object]] = {"defaults": {}, "monitored": MONITORED, "placed": PLACED, "alone": ALONE}
+FITTED: dict[str, object] = {
+    "commonLabels": {"example.com/team": "quotas"},
+    "podLabels": {"example.com/mesh": "off"},
+    "podSecurityContext": {"runAsUser": 1000660000, "runAsGroup": 0, "fsGroup": 1000660000},
+    "securityContext": {"privileged": False},
+    "healthPort": 10251,
+    "livenessProbe": {"initialDelaySeconds": 5, "failureThreshold": 30},
+    "readinessProbe": {"periodSeconds": 3, "successThreshold": 2},
+    "updateStrategy": {"rollingUpdate": {"maxSurge": "50%", "maxUnavailable": 1}},
+    "extraArgs": ["--log-level=warning"],
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"}],
+    "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    "extraObjects": [
+        "apiVersion: v1\nkind: ConfigMap\n"
+        "metadata: {name: '{{ .Chart.Name }}-a', namespace: '{{ .Release.Namespace }}'}",
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "{{ .Chart.Name }}-b", "namespace": "{{ .Release.Namespace }}"},
+        },
+    ],
+    "serviceIPFamilyPolicy": "SingleStack",
+    "serviceIPFamilies": ["IPv4"],
+    "metrics": {
+        "serviceMonitor": {
+            "enabled": True,
+            "interval": "30s",
+            "relabelings": [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}],
+            "metricRelabelings": [{"regex": "pod", "action": "labeldrop"}],
+        },
+        "podMonitor": {
+            "enabled": True,
+            "interval": "1m",
+            "relabelings": [{"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"}],
+            "metricRelabelings": [{"regex": "pod", "action": "labeldrop"}],
+        },
+    },
+    "networkPolicy": {"enabled": True},
+    "startCheck": {"timeoutSeconds": 120},
+    "jobs": {"resources": {"limits": {"cpu": "1"}}},
+    "flowControl": {"nominalConcurrencyShares": 20, "matchingPrecedence": 500},
+}
+"""What other people's clusters ask for, but for the network of nodes."""
+
+ON_NODES: dict[str, object] = {"hostNetwork": True, "healthPort": 18081, "startCheck": {"enabled": False}}
+
+OPENSHIFT: dict[str, object] = {"podSecurityContext": {"runAsUser": None, "runAsGroup": None, "fsGroup": None}}
+
+BOTH: dict[str, dict[str, object]] = {
+    "defaults": {},
+    "monitored": MONITORED,
+    "placed": PLACED,
+    "alone": ALONE,
+    "fitted": FITTED,
+    "on nodes": ON_NODES,
+    "OpenShift": OPENSHIFT,
+}
 
 OBJECTS: dict[str, object] = {
     "settings": {"create": True, "spec": {"scaleCheck": "deny", "defaults": {"project": {"quota": {"cpu": "8"}}}}},
@@ -50,6 +108,7 @@ OBJECTS: dict[str, object] = {
 OF_A_MASTER: dict[str, dict[str, object]] = {
     **BOTH,
     "api": {"api": {"enabled": True, "names": ["quotas.example.com"]}, "networkPolicy": {"enabled": True}},
+    "fitted": {**FITTED, "api": {"enabled": True, "port": 10250}},
     "objects": OBJECTS,
 }
 
@@ -115,5 +174,6 @@ OF_A_SEED: dict[str, dict[str, object]] = {
     "rights": RIGHTS,
     "namespaces": {"namespaceQuotas": {"enabled": True}},
     "clouds": CLOUDS,
+    "fitted": {**FITTED, "webhook": {"port": 10250, "service": {"port": 8443}}},
     "all": {**MONITORED, **PLACED, **REDIS, **OUTSIDE, **RIGHTS, **CLOUDS},
 }

@@ -48,7 +48,7 @@ KUBERMATIC = "kubermatic.k8c.io/v1"
 SECRETS = "/api/v1/namespaces/seedquota/secrets"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 ROLES = {
-    "master": ["master", "master-api", "master-client-ca"],
+    "master": ["master", "master-api", "master-client-ca", "master-start-check", "master-values"],
     SEED: [
         "seed",
         "seed-namespace",
@@ -56,6 +56,7 @@ ROLES = {
         "seed-own-machines",
         "seed-own-webhooks",
         "seed-local-quotas",
+        "seed-start-check",
         "master-on-seed",
     ],
     USER: ["user-cluster", "user-cluster-namespaces", "user-cluster-secrets"],
@@ -196,6 +197,7 @@ async def use_what_there_is(site: Site) -> None:
     await decisions(site)
     await added_by_command(site)
     await http_api(site)
+    await jobs_of_charts(site)
     await ends(site)
 
 
@@ -663,6 +665,53 @@ async def withdrawn(site: Site) -> None:
     await command(site, "uninstall", "seed", "--kubeconfig", str(kubeconfig), "--undo")
     for place in places:
         await until(partial(kept, site, SEED, place), 60)
+
+
+async def jobs_of_charts(site: Site) -> None:
+    """What they run, by accounts of their own. That a pod is there, and where, says an object."""
+    for cluster, what in (("master", "master"), (SEED, "seed")):
+        name = f"seedquota-{what}"
+        program = site.program("master" if what == "master" else SEED)
+        where = {"name": "health", "containerPort": int(program.health.rpartition(":")[2])}
+        container = {"name": "c", "image": "i", "ports": [where]}
+        labels = {"app.kubernetes.io/name": name}
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        await site.call(
+            cluster, "POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"metadata": {"name": name}}
+        )
+        spec = {"serviceAccountName": name, "containers": [container]}
+        answer = await site.call(cluster, "POST", path, made("v1", "Pod", name, NAMESPACE, spec, labels=labels))
+        assert answer.status == 201, answer
+        at = {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
+        await site.patch(cluster, f"{path}/{name}/status", {"status": at})
+        kubeconfig = await of_account(site, cluster, f"{what}-start-check")
+        await command(site, "start-check", what, "--timeout=30s", f"--kubeconfig={kubeconfig}")
+        await site.delete(cluster, f"{path}/{name}?gracePeriodSeconds=0")
+    objects = site.installed.directory / "objects.yaml"
+    from_values = named("Seed", "values", kubeconfigSecretRef={"name": "values"})
+    objects.write_text(yaml.safe_dump_all([from_values, named("QuotaSettings", "default", scaleCheck="warn")]))
+    kubeconfig = await of_account(site, "master", "master-values")
+    await command(site, "apply", f"--filename={objects}", f"--kubeconfig={kubeconfig}")
+    await site.delete("master", "seeds/values")
+    await site.delete("master", "quotasettings/default")
+
+
+async def of_account(site: Site, cluster: str, role: str) -> Path:
+    """A kubeconfig of the ServiceAccount that has this role and no other."""
+    account = f"seedquota-{role}"
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}
+    bound = [{**each, "subjects": [subject]} if "roleRef" in each else each for each in rights(role, account)]
+    await apply(site.server(cluster), bound)
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+    answer = await site.call(cluster, "POST", path, {"metadata": {"name": account}})
+    assert answer.status == 201, answer
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = (await site.call(cluster, "POST", f"{path}/{account}/token", request)).body["status"]["token"]
+    config = yaml.safe_load(site.server(cluster).kubeconfig())
+    config["users"][0]["user"] = {"token": token}
+    kubeconfig = site.installed.directory / f"{account}.kubeconfig"
+    kubeconfig.write_text(yaml.safe_dump(config))
+    return kubeconfig
 
 
 async def http_api(site: Site) -> None:

@@ -33,6 +33,7 @@ from seed.registration import keeper as keeper_module
 from seed.registration.configuration import (
     NAME,
     WEBHOOK_CONFIGURATIONS,
+    ServicePort,
     Webhook,
     WebhookConfiguration,
     WebhookServer,
@@ -177,7 +178,7 @@ async def test_one_through_a_service_is_asked_there_and_then_left_alone(
     seed: Counting, admin: Cluster, server: ApiServer
 ) -> None:
     """There is no such Service here: the API server's own words say that it looked for it."""
-    want = through_service(wanted(), NOWHERE, "alpha", "seedquota-seed")
+    want = through_service(wanted(), NOWHERE, "alpha", ServicePort("seedquota-seed"))
     async with keeping(seed.cluster, lambda: want):
         assert await found(admin) == want.webhooks, "every default is written out: comparing is exact"
         text = await eventually(server, 500, "m1", "alpha", "system:masters")

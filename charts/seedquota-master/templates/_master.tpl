@@ -1,3 +1,7 @@
+{{- define "seedquota.env" -}}
+[]
+{{- end }}
+
 {{- define "seedquota.ingressRules" -}}
 {{- if .Values.api.enabled }}
 - ports:

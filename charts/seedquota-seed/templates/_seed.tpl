@@ -20,6 +20,17 @@
 {{- end -}}
 {{- end }}
 
+{{- define "seedquota.env" -}}
+{{- $env := list -}}
+{{- with .Values.providers.proxy -}}
+{{- $env = append $env (dict "name" "HTTPS_PROXY" "value" .) -}}
+{{- end -}}
+{{- with .Values.providers.noProxy -}}
+{{- $env = append $env (dict "name" "NO_PROXY" "value" .) -}}
+{{- end -}}
+{{ toJson $env }}
+{{- end }}
+
 {{- define "seedquota.ingressRules" -}}
 # API servers have no known address.
 - ports:

@@ -16,6 +16,7 @@ from seed.evaluators.clusters import kinds
 from seed.options import SeedOptions
 from seed.registration import cluster_api
 from seed.registration.configuration import (
+    ServicePort,
     Webhook,
     WebhookConfiguration,
     WebhookServer,
@@ -203,9 +204,9 @@ def test_through_a_service_the_path_and_all_else_are_the_same() -> None:
     configuration = desired(
         user_cluster(own_source=True), WebhookServer(base_url="https://a:8443", token=of_kind, ca_bundle=b"CA\n")
     )
-    reached = through_service(configuration, "https://a:8443", "quotas", "seedquota-seed")
+    reached = through_service(configuration, "https://a:8443", "quotas", ServicePort("seedquota-seed", 8443))
     for kind, before, after in zip(("machines", "scale"), configuration.webhooks, reached.webhooks, strict=True):
-        service = {"namespace": "quotas", "name": "seedquota-seed", "port": 443, "path": f"/{kind}/{UID}/t-{kind}"}
+        service = {"namespace": "quotas", "name": "seedquota-seed", "port": 8443, "path": f"/{kind}/{UID}/t-{kind}"}
         assert after == {**before, "clientConfig": {"service": service, "caBundle": "Q0EK"}}
         assert token_of(before) == token_of(after) == f"t-{kind}"
 
@@ -219,8 +220,10 @@ class Parts:
         return of_kind(kind)
 
 
-@pytest.mark.parametrize("service", [None, ("quotas", "seedquota-seed")])
-def test_only_the_seeds_own_api_server_goes_through_the_service(service: tuple[str, str] | None) -> None:
+@pytest.mark.parametrize("service", [None, ("quotas", ServicePort("seedquota-seed"))])
+def test_only_the_seeds_own_api_server_goes_through_the_service(
+    service: tuple[str, ServicePort] | None,
+) -> None:
     parts: Any = Parts()
     wanted = WantedConfigurations(
         parts,
