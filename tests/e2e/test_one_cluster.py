@@ -41,6 +41,26 @@ SEED = {
     "namespaceQuotas__enabled": True,
     **PATIENT,
 }
+UID = 1000660000  # as OpenShift gives them
+FITTED: dict[str, object] = {
+    "commonLabels": {"example.com/team": "quotas"},
+    "podLabels": {"example.com/mesh": "off"},
+    "podSecurityContext": {"runAsUser": UID, "runAsGroup": 0, "fsGroup": UID},
+    "healthPort": 10251,
+    "livenessProbe": {"initialDelaySeconds": 1, "failureThreshold": 30},
+    "readinessProbe": {"successThreshold": 2},
+    "updateStrategy": {"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}},
+    "extraArgs": ["--log-level=info"],
+    "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    "serviceIPFamilyPolicy": "SingleStack",
+    "serviceIPFamilies": ["IPv4"],
+    "networkPolicy": {"enabled": True},
+    "startCheck": {"timeoutSeconds": 200},
+    "jobs": {"resources": {"limits": {"cpu": "1"}}},
+    "flowControl": {"nominalConcurrencyShares": 20},
+}
+"""What other people's clusters ask for, all at once."""
 POD = {"containers": [{"name": "waits", "image": SANDBOX_IMAGE}], "terminationGracePeriodSeconds": 0}
 
 
@@ -73,13 +93,15 @@ async def limit(home: Cluster, cpu: str) -> None:
 async def test_from_helm_install_to_the_first_refused_machine(home: Cluster, machines: Machines) -> None:
     await home.apply(restricted(NAMESPACE), namespace(PROJECT))
     started = time.monotonic()
-    await home.install("master")
-    await home.install("seed", **SEED)
+    await home.install("master", **FITTED, seeds=[{"name": "home", "inCluster": True}])
+    await home.install("seed", **SEED, **FITTED, webhook__port=10443, webhook__service__port=8443)
+    assert "/seedquota-clusters" in await home.kubectl("get", "validatingwebhookconfigurations", "-o", "name"), (
+        "Helm has waited until the webhook answered"
+    )
     cluster_of_its_own = named("UserCluster", "home", project=PROJECT)
     cluster_of_its_own = {**cluster_of_its_own, "metadata": {"name": "home", "namespace": PROJECT}}
-    await home.apply(
-        named("Seed", "home", inCluster=True, namespaceQuotas="Enabled"), project(PROJECT), cluster_of_its_own
-    )
+    await home.kubectl("patch", "sqseed/home", "--type=merge", "-p", '{"spec": {"namespaceQuotas": "Enabled"}}')
+    await home.apply(project(PROJECT), cluster_of_its_own)
     await home.apply(quota(QUOTA, PROJECT, {"cpu": "0"}))
     await until(lambda: machines.refused(dry_run=True), 120)  # what is admitted before that is not to count
     await machines.refused()
@@ -101,6 +123,7 @@ async def test_the_pods_are_restricted_and_nothing_restarted(home: Cluster) -> N
     assert len(pods["items"]) == 4, [pod["metadata"]["name"] for pod in pods["items"]]
     for pod in pods["items"]:
         (container,), (status,) = pod["spec"]["containers"], pod["status"]["containerStatuses"]
+        assert pod["spec"]["securityContext"]["runAsUser"] == UID
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert status["restartCount"] == 0 and status["ready"]
 
