@@ -8,16 +8,25 @@ as it has been counted everywhere it occupies the limit as if it had been (`tigh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
+
+from common.api import label_selector
+from common.api.label_selector import LabelSelector
 from common.quota import escrow, resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
 from seed.cache.quota import Quota
+from seed.cache.selected import METADATA_NAME
 from seed.cache.source_keys import namespaces_key
 from seed.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Write
+from seed.registration.configuration import WebhookServer
+from seed.registration.namespaces import desired
 from seed.usage.namespaced_objects import NamespacedSource
 from tests.sim import namespaces
 from tests.sim.checks import Beside, Thing, Wish
@@ -33,6 +42,34 @@ MOST_NAMESPACES = 4
 WITHOUT = ("rollouts", "projects", "restore_source")  # of Machines alone
 
 
+@cache
+def _configured(
+    quotas: frozenset[tuple[str, bool, frozenset[str]]],
+) -> Sequence[tuple[str, LabelSelector, frozenset[str]]]:
+    """The webhooks in the configuration that a seed writes: the name, which namespaces, and which operations. The
+    `quotas`: the label that each selects, whether it limits promises, and what it limits."""
+    found = [
+        SimpleNamespace(
+            selector=LabelSelector(match_labels={label: ""}),
+            promises=promises,
+            limits=dict.fromkeys(sorted(limits), 0),
+            scopes=(),
+        )
+        for label, promises, limits in sorted(quotas, key=str)
+    ]
+    server = WebhookServer(base_url="https://seed", token=lambda _kind: "token", ca_bundle=b"")
+    written: list[Any] = desired(cast("list[Quota]", found), server, "cluster", protected=()).webhooks
+    return [
+        (
+            webhook["name"],
+            msgspec.convert(webhook["namespaceSelector"], LabelSelector),
+            frozenset(operation for rule in webhook["rules"] for operation in rule["operations"]),
+        )
+        for webhook in written
+        if webhook["namespaceSelector"]  # the canary has none
+    ]
+
+
 class NamespaceWorld(World):
     replica_type = NamespaceReplica
     evaluator: NamespacedEvaluator[Any] = namespaces.PODS_EVALUATOR  # of the objects that cost
@@ -43,6 +80,7 @@ class NamespaceWorld(World):
         for name in WITHOUT:
             self.swarm.rates.pop(name, None)
         rng = self.rng
+        self.overlapping = bool(self.swarm["overlapping"]) or rng.random() < 0.5
         for name in "ab" if self.swarm.two_quotas or rng.random() < 0.6 else "a":
             units = rng.randint(2, 10)
             limits = {"cpu": units}
@@ -169,11 +207,23 @@ class NamespaceWorld(World):
         self.truth.excuse()
 
     def _webhooks(self, source: Source, thing: Thing) -> list[str]:
-        """One for each selector that selects its namespace."""
+        """... that the quotas of the seed ask for; or one for each selector, as in a configuration of an earlier
+        release. Where none selects the namespace, it has been labelled a moment ago."""
         assert isinstance(source, NamespacedCluster), "there are no others here"
-        labels = source.labelled(source.inside[thing.uid])
-        selected = {label_of(spec.subject) for spec in self.master.quotas.values()}
-        return sorted(selected.intersection(labels)) or [""]
+        inside, copies = source.inside[thing.uid], self.sites[source.seed].api.copies.values()
+        labels = {**source.labelled(inside), METADATA_NAME: inside}
+        if self.overlapping:
+            selected = {label_of(copy.subject) for copy, _ in copies}
+            return sorted(selected.intersection(labels)) or [""]
+        operation = CREATE if thing.size is None else UPDATE
+        quotas = frozenset(
+            (label_of(copy.subject), seen.quota.promises, frozenset(copy.limits)) for copy, seen in copies
+        )
+        return [
+            name
+            for name, selector, operations in _configured(quotas)
+            if operation in operations and label_selector.matches(selector, labels)
+        ] or [""]
 
     def _asks(
         self,
