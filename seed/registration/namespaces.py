@@ -1,13 +1,14 @@
 """The configuration that makes a cluster ask about objects in namespaces: only about what some quota counts there.
 
-There is one webhook for the namespaces of each selector, so that an API server evaluates the selectors itself: what is
-in other namespaces, and of other kinds, never waits. All of them lead to the same URL.
+Webhooks have the selectors of the quotas, so that an API server evaluates them itself: what is in other namespaces, and
+of other kinds, never waits. All of them lead to the same URL, and about one creation one of them is called.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -21,6 +22,7 @@ from seed.cache.selected import METADATA_NAME, Exempt, picked_by_name
 from seed.evaluators.namespaced import CREATE, UPDATE
 from seed.evaluators.persistent_volume_claims import CLASS_ANNOTATION
 from seed.evaluators.registry import evaluator_of
+from seed.registration.apart import EVERYTHING, Region, apart, region, requirements_of
 from seed.registration.configuration import (
     LABELS,
     MATCH_CONDITIONS,
@@ -103,7 +105,7 @@ def desired(quotas: Sequence[Quota], server: WebhookServer, caller: str, *, exem
     It holds a token: never log it."""
     entries = _entries([limits_of(quota) for quota in quotas], exempt)
     webhooks: list[Webhook] = []
-    for number, (selector, asked) in enumerate(entries):
+    for number, (place, asked) in enumerate(entries):
         updates = frozenset(rule for rule in asked if _is_update(*rule))
         parts: list[tuple[str, Rules, Mapping[str, str]]] = [("n", asked - updates, {}), ("u", updates, _OF_UPDATES)]
         for prefix, rules, conditions in parts:
@@ -114,7 +116,7 @@ def desired(quotas: Sequence[Quota], server: WebhookServer, caller: str, *, exem
                     server,
                     server.url(KIND, caller),
                     rules=_rules(rules),
-                    namespaces=selector,
+                    namespaces=_wire(place),
                     conditions=conditions,
                 ).webhooks
     if webhooks:
@@ -185,19 +187,41 @@ def _rules(asked: Rules) -> list[Rule]:
     ]
 
 
-def _entries(limits: Iterable[Limits], exempt: Exempt) -> list[tuple[dict[str, object], Rules]]:
-    """Selectors as an API server has them, and what is asked in their namespaces; once of a namespace, if possible.
+def _entries(limits: Iterable[Limits], exempt: Exempt) -> list[tuple[Region, Rules]]:
+    """What is asked in which namespaces; about one object in one namespace only once (apart.py).
 
     Quotas of one selector share an entry. So do those that ask the same of the values of one label. If there would be
-    more than MAX_WEBHOOKS, one entry asks in all namespaces. An API server refuses a configuration with one selector
-    that is not well formed: then nothing of it would be asked.
+    more than MAX_WEBHOOKS, all entries ask about all that some quota counts; if there would be too many still, one
+    entry asks in all namespaces. An API server refuses a configuration with one selector that is not well formed: then
+    nothing of it would be asked.
     """
-    of_selector: dict[bytes, tuple[LabelSelector, set[tuple[str, str, str]]]] = {}
+    of_selector: dict[bytes, set[tuple[str, str, str]]] = {}
     for limit in limits:
         if (selector := well_formed(limit.selector)) is not None:
-            key = msgspec.json.encode(selector, order="sorted")
-            of_selector.setdefault(key, (selector, set()))[1].update(limit.asked)
-    wanted = [(selector, frozenset(asked)) for _, (selector, asked) in sorted(of_selector.items()) if asked]
+            of_selector.setdefault(msgspec.json.encode(selector, order="sorted"), set()).update(limit.asked)
+    wanted = tuple((selector, frozenset(asked)) for selector, asked in sorted(of_selector.items()) if asked)
+    return _entries_of(wanted, exempt)
+
+
+@lru_cache(maxsize=256)
+def _entries_of(selectors: tuple[tuple[bytes, Rules], ...], exempt: Exempt) -> list[tuple[Region, Rules]]:
+    """Many clusters have the same quotas, and what is asked is compared again and again."""
+    wanted = [(msgspec.json.decode(text, type=LabelSelector), asked) for text, asked in selectors]
+    together = frozenset(rule for _, asked in wanted for rule in asked)
+    for some in (wanted, [(selector, together) for selector, _ in wanted]):
+        shared = _sharing(some)
+        if len(shared) > MAX_WEBHOOKS:
+            continue
+        places = [(_place(selector, exempt), asked) for selector, asked in shared]
+        found = apart([(place, asked) for place, asked in places if place is not None], MAX_WEBHOOKS)
+        if found is not None:
+            return found
+    named = frozenset(name for selector, _ in wanted for name in picked_by_name(selector))
+    rest = tuple(sorted(exempt.names - named if exempt.unless_named else exempt.names))
+    return [((LabelRequirement(METADATA_NAME, "NotIn", rest),) if rest else EVERYTHING, together)]
+
+
+def _sharing(wanted: Sequence[tuple[LabelSelector, Rules]]) -> list[tuple[LabelSelector, Rules]]:
     values: dict[tuple[str, Rules], set[str]] = {}
     for selector, asked in wanted:
         if (label := _one_label(selector)) is not None:
@@ -206,12 +230,14 @@ def _entries(limits: Iterable[Limits], exempt: Exempt) -> list[tuple[dict[str, o
         (LabelSelector(match_expressions=(LabelRequirement(key, "In", tuple(sorted(picked))),)), asked)
         for (key, asked), picked in values.items()
     ]
-    found += [(selector, asked) for selector, asked in wanted if _one_label(selector) is None]
-    if len(found) > MAX_WEBHOOKS:
-        named = frozenset(name for selector, _ in found for name in picked_by_name(selector))
-        rest = exempt.names - named if exempt.unless_named else exempt.names
-        return [(_wire(LabelSelector(), rest), frozenset(rule for _, asked in found for rule in asked))]
-    return [(_wire(selector, exempt.of(selector)), asked) for selector, asked in found]
+    return found + [(selector, asked) for selector, asked in wanted if _one_label(selector) is None]
+
+
+def _place(selector: LabelSelector, exempt: Exempt) -> Region | None:
+    found = requirements_of(selector)
+    if names := exempt.of(selector):
+        found.append(LabelRequirement(METADATA_NAME, "NotIn", tuple(sorted(names))))
+    return region(found)
 
 
 def _one_label(selector: LabelSelector) -> tuple[str, Sequence[str]] | None:
@@ -224,13 +250,6 @@ def _one_label(selector: LabelSelector) -> tuple[str, Sequence[str]] | None:
     return None
 
 
-def _wire(selector: LabelSelector, exempt: Collection[str]) -> dict[str, object]:
-    written: dict[str, object] = {}
-    if selector.match_labels:
-        written["matchLabels"] = dict(selector.match_labels)
-    expressions: list[object] = msgspec.json.decode(msgspec.json.encode(selector.match_expressions))
-    if exempt:
-        expressions.append({"key": METADATA_NAME, "operator": "NotIn", "values": sorted(exempt)})
-    if expressions:
-        written["matchExpressions"] = expressions
-    return written
+def _wire(place: Region) -> dict[str, object]:
+    expressions: list[object] = msgspec.json.decode(msgspec.json.encode(place))
+    return {"matchExpressions": expressions} if expressions else {}

@@ -40,6 +40,7 @@ from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.namespaced_objects import NamespacedObjectWebhook
 from seed.webhooks.review import MAX_BODY, RawReview
 from seed.webhooks.router import route
+from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
@@ -61,6 +62,8 @@ class Site:
         self.session = session
         self.asked: Counter[str] = Counter()  # reviews, by resource and subresource
         self.refusals: Refusals
+        self.worlds = [world]  # of each replica
+        self.handlers: list[Handler] = []  # ... which are called in turn
 
     async def send(
         self,
@@ -99,7 +102,8 @@ class Site:
         """One that is enforced."""
         name = f"q{next(_numbers)}"
         subject = {"kind": "namespaces", "selector": {"matchLabels": selector}}
-        await self.world.quota(name, limits=limits, granted=limits, subject=subject)
+        for world in self.worlds:
+            await world.quota(name, limits=limits, granted=limits, subject=subject)
         await self.enforced(name)
         return name
 
@@ -155,7 +159,8 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         refusals = Refusals(cluster, world.quota_cache, world.cluster_cache, world.registry, "replica")
         endpoint = Endpoint(webhook, decisions=Decisions(on_pod=refusals.pod_decided))
         found.refusals = refusals
-        listening = HttpServer(noting(found, route({namespaces.KIND: endpoint}, lambda *_: True)), max_body=MAX_BODY)
+        found.handlers.append(route({namespaces.KIND: endpoint}, lambda *_: True))
+        listening = HttpServer(noting(found), max_body=MAX_BODY)
         await listening.start("127.0.0.1", 0, context)
 
         def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
@@ -191,21 +196,44 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def noting(site: Site, handle: Handler) -> Handler:
+def noting(site: Site) -> Handler:
     decode = msgspec.json.Decoder(RawReview).decode
+    calls = count()
 
     async def noted(request: Request) -> Response:
         asked = decode(request.body).request
         what = f"{asked.resource.resource}/{asked.sub_resource}".rstrip("/")
         if not is_canary(msgspec.json.decode(asked.object, type=Object).metadata, dry_run=asked.dry_run):
             site.asked[what] += 1
-        return await handle(request)
+        return await site.handlers[next(calls) % len(site.handlers)](request)
 
     return noted
 
 
-async def test_two_quotas_over_three_namespaces_are_filled_exactly(site: Site) -> None:
-    """Clients in all of them at once; the second namespace is in both quotas."""
+@pytest_asyncio.fixture
+async def two_replicas(site: Site) -> AsyncIterator[Site]:
+    """With another replica, which is called in turn with the first."""
+    store = site.world.registry._store
+    assert isinstance(store, MemoryStore)
+    async with seed_world(store) as world:
+        taking_part = site.world.quota_cache.seed.store.get("seed")
+        assert taking_part is not None
+        world.quota_cache.seed.store._set("seed", taking_part)
+        world.quota_cache._seed_changed(Change(None, taking_part))
+        cache = NamespaceCache(site.cluster, world.quota_cache, world.cluster_cache)
+        webhook = NamespacedObjectWebhook(world.cluster_cache, NamespacedAdmission(world.admission, cache))
+        site.worlds.append(world)
+        site.handlers.append(route({namespaces.KIND: Endpoint(webhook)}, lambda *_: True))
+        running = asyncio.create_task(cache.run())
+        yield site
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_two_quotas_over_three_namespaces_are_filled_exactly(two_replicas: Site) -> None:
+    """Clients in all of them at once; the second namespace is in both quotas. Nobody removes what stays reserved for a
+    pod that was not created."""
+    site = two_replicas
     ann = await site.quota("pods=20,requests.cpu=19", owner="ann")
     shop = await site.quota("pods=15", app="shop")
     one = await site.namespace(owner="ann")
@@ -225,6 +253,19 @@ async def test_two_quotas_over_three_namespaces_are_filled_exactly(site: Site) -
                 await fill(namespace)
     assert site.use(ann) == nanos("pods=19,requests.cpu=19")
     assert site.use(shop) == nanos("pods=15")
+
+
+async def test_a_creation_in_a_namespace_that_several_selectors_pick_is_asked_about_once(site: Site) -> None:
+    await site.quota("pods=20", owner="ann")
+    await site.quota("pods=20,secrets=20", app="shop")
+    await site.quota("secrets=20,services=20", owner="ann", app="shop")
+    for labels in ({"owner": "ann"}, {"app": "shop"}, {"owner": "ann", "app": "shop"}):
+        namespace = await site.namespace(**labels)
+        before = site.asked.copy()
+        assert (await site.pod(namespace))[0] == 201
+        secret = {"metadata": {"name": "s"}}
+        await site.must("POST", path(namespace, "secrets"), secret)
+        assert site.asked - before == Counter(pods=1, secrets=int("app" in labels))
 
 
 async def test_a_namespace_that_was_made_a_moment_ago_is_not_missed(site: Site) -> None:

@@ -102,6 +102,40 @@ def test_quotas_of_one_label_that_ask_the_same_share_a_webhook_and_others_do_not
     assert len(found) == 3
 
 
+def test_where_selectors_overlap_one_webhook_asks_about_one_object() -> None:
+    """Of two calls about one creation, one may be refused and the other admitted by another replica."""
+    shop = {"matchLabels": {"app": "shop"}}
+    (first, pods), (second, rest), (both, more) = asked(configured(quota(shop), quota(ANN, "pods,secrets")))
+    app, owner = (
+        {"key": key, "operator": "In", "values": [value]} for key, value in (("app", "shop"), ("owner", "ann"))
+    )
+    assert first == {"matchExpressions": [app, NOT_SYSTEM]}
+    assert second == {"matchExpressions": [owner, NOT_SYSTEM, {**app, "operator": "NotIn"}]}
+    assert both == {"matchExpressions": [owner, NOT_SYSTEM, app]}
+    assert [resources for _, resources, _ in (*pods, *rest, *more) if "/" not in resources[0]] == [
+        ["pods"],
+        ["pods", "secrets"],
+        ["secrets"],
+    ]
+
+
+def test_of_what_is_in_no_selector_nothing_is_asked_while_few_selectors_overlap_in_many_ways() -> None:
+    several = [
+        "pods",
+        "secrets",
+        "services",
+        "configmaps",
+        "persistentvolumeclaims",
+        "count/roles.rbac",
+        "count/jobs.batch",
+    ]
+    limits = [",".join(several[: number + 1]) for number in range(len(several))]
+    quotas = [quota({"matchLabels": {f"k{number}": "v"}}, some) for number, some in enumerate(limits)]
+    found = asked(configured(*quotas))
+    assert {rule[1][0] for _, rules in found for rule in rules} > {"configmaps", "roles"}
+    assert all(any(each["operator"] == "In" for each in selector["matchExpressions"]) for selector, _ in found)
+
+
 def test_more_selectors_than_an_api_server_should_evaluate_become_one_webhook() -> None:
     many = [
         quota({"matchExpressions": [{"key": f"k{number}", "operator": "Exists"}]}) for number in range(MAX_WEBHOOKS + 1)
@@ -128,14 +162,16 @@ def test_kube_system_is_asked_about_only_where_a_selector_names_it(selector: dic
     assert (NOT_SYSTEM in found["matchExpressions"]) == is_excluded
 
 
-@pytest.mark.parametrize("selectors", [1, MAX_WEBHOOKS + 1])
-def test_no_quota_has_a_seed_ask_about_what_it_needs_to_start(selectors: int) -> None:
+def test_no_quota_has_a_seed_ask_about_what_it_needs_to_start() -> None:
+    exempt = Exempt(frozenset({"kube-system", "cni"}))
     name = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["cni"]}
     quotas = [
-        quota({"matchExpressions": [name, {"key": f"k{number}", "operator": "Exists"}]}) for number in range(selectors)
+        quota({"matchExpressions": [name, {"key": f"k{number}", "operator": "Exists"}]})
+        for number in range(MAX_WEBHOOKS + 1)
     ]
-    ((selector, _),) = asked(configured(*quotas, exempt=Exempt(frozenset({"kube-system", "cni"}))))
-    assert {**NOT_SYSTEM, "values": ["cni", "kube-system"]} in selector["matchExpressions"]
+    assert asked(configured(quotas[0], exempt=exempt)) == []
+    ((selector, _),) = asked(configured(*quotas, exempt=exempt))
+    assert selector["matchExpressions"] == [{**NOT_SYSTEM, "values": ["cni", "kube-system"]}]
 
 
 @pytest.mark.parametrize(
