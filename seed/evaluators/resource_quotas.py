@@ -1,7 +1,9 @@
 """What Kubernetes' core ResourceQuotas count as: each as one object, and what they promise to their namespace. Pure.
 
 A quota that limits promises (a ResourceQuotaAllocation) counts, in each namespace, the largest amount of each resource
-in `spec.hard` of the namespace's ResourceQuotas, or in `status.used` of one that was lowered below its use.
+in `spec.hard` of the namespace's ResourceQuotas. API servers admit by `status.hard`, which kube-controller-manager
+makes the same some time later: until then the larger one counts. Of one that was lowered below its use `status.used`
+counts.
 """
 
 from __future__ import annotations
@@ -46,11 +48,13 @@ class CoreQuotaSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class CoreQuotaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    hard: Quantities = {}
     used: Quantities = {}
 
 
 class CoreQuota(Object, frozen=True, kw_only=True):
-    """Its status is Kubernetes' own: who may write the object may not write that."""
+    """Its status is Kubernetes' own: who may write the object may not write that. Who may write it, a cluster admin,
+    can make the quota promise more: that counts as what nobody admitted, in the quotas that select the namespace."""
 
     spec: CoreQuotaSpec = CoreQuotaSpec()
     status: CoreQuotaStatus = CoreQuotaStatus()
@@ -61,7 +65,7 @@ class ResourceQuotaEvaluator(Counting[CoreQuota]):
     type = CoreQuota
 
     def adds(self, write: Write[CoreQuota]) -> bool:
-        """Lowering is always allowed, whatever is known of quotas."""
+        """Lowering is always allowed, whatever is known of quotas. An update of the object leaves its status alone."""
         return bool(raised(write, write.new.spec.hard))
 
     def usage(self, subject: CoreQuota, now: float) -> dict[str, int]:
@@ -77,11 +81,15 @@ class Promise(msgspec.Struct, frozen=True):
 
 
 def promised(subject: CoreQuota, limited: Iterable[str]) -> ResourceList:
-    """In nanos. At least what is used: else whoever has used all could lower it and use the same elsewhere, again and
-    again. A name that it does not have is left out, which is not the same as 0: the condition
-    NamespacesLimited names such a namespace."""
-    hard, used = subject.spec.hard, subject.status.used
-    return {name: max(amount(hard[name]), amount(used.get(name, 0))) for name in limited if name in hard}
+    """In nanos. What core still admits by: also what the spec does not name any more. At least what is used: else
+    whoever has used all could lower it and use the same elsewhere, again and again. A name that it does not have is
+    left out, which is not the same as 0: the condition NamespacesLimited names such a namespace."""
+    hard, status = subject.spec.hard, subject.status
+    return {
+        name: max(amount(amounts.get(name, 0)) for amounts in (hard, status.hard, status.used))
+        for name in limited
+        if name in hard or name in status.hard
+    }
 
 
 def scopes_of(subject: CoreQuota) -> Scopes:

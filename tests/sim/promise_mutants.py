@@ -14,11 +14,13 @@ from common.quota.resources import ResourceList
 from seed.accounts.reservation_collector import ReservationCollector
 from seed.accounts.usage_writer import Counting
 from seed.admission import namespaced_objects as admission
+from seed.admission import promises
 from seed.evaluators import resource_quotas
-from seed.evaluators.resource_quotas import Promise
+from seed.evaluators.resource_quotas import CoreQuota, Promise
+from seed.usage import promise_totals
 from seed.usage.object_totals import ObjectTotals
 from seed.usage.promise_totals import PromiseTotals
-from tests.sim import promise_scenes
+from tests.sim import namespace_side, promise_scenes
 from tests.sim.mutant import Mutant
 
 FOCUS = ("promises",)
@@ -38,6 +40,11 @@ def without_base(write: Any, limited: Iterable[str], others: ResourceList) -> Pr
 def the_whole_amount(write: Any, limited: Collection[str], others: ResourceList) -> Promise:
     """An update costs as much as a creation."""
     return _added(msgspec.structs.replace(write, old=None), limited, others)
+
+
+def by_the_spec_alone(subject: CoreQuota, limited: Iterable[str]) -> ResourceList:
+    hard = subject.spec.hard
+    return {name: resource_quotas.amount(hard[name]) for name in limited if name in hard}
 
 
 def nobody_looks_again(*_arguments: object) -> Any:
@@ -78,6 +85,16 @@ ALL: tuple[Mutant, ...] = (
         ((PromiseTotals, "_moved", the_largest_that_ever_was),),
         FOCUS,
         BUDGET,
+    ),
+    Mutant(
+        "what core still admits by is promised elsewhere",
+        tuple(
+            (module, "promised", by_the_spec_alone)
+            for module in (resource_quotas, promise_totals, promises, namespace_side)
+        ),
+        FOCUS,
+        BUDGET,
+        promise_scenes.the_status_follows_late,
     ),
     Mutant("a raise costs the whole amount", (_instead(the_whole_amount),), UPDATED, BUDGET),
     Mutant(

@@ -164,3 +164,19 @@ def the_other_was_never_seen(play: Play) -> None:
             play.chaos.rounds()
         play.write(site)
         play.go(1.0)
+
+
+def the_status_follows_late(play: Play) -> None:
+    """What the spec has no more is asked for elsewhere, while API servers still admit by the status."""
+    for site in play.sites(1):
+        stage = _Stage(play, site)
+        stage.world.lags, stage.world.lag = 1.0, (HELD,)
+        stage.make(stage.here, stage.most)
+        play.go(1.0)
+        for uid in [uid for uid in stage.cluster.machines if stage.cluster.inside[uid] == stage.here]:
+            stage.world.resize(site, stage.cluster, stage.world.things[uid], _size(1))
+        play.go(0.5)
+        play.write(site)
+        play.go(1.0)
+        stage.make(stage.there, stage.most - 1)
+        play.go(1.0)

@@ -3,25 +3,34 @@ counts with the largest.
 
 A ResourceQuota was admitted for as much of its amount as the quota knew when it said yes: what was reserved for it, on
 top of what it was admitted for before, or of what another was that covered its base in that moment.
+
+API servers admit by a ResourceQuota's `status.hard`. Where `spec.hard` was lowered, that follows some time later, in a
+write of its own (kube-controller-manager's), of which no webhook is asked. Until then the size here is the larger one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
+import msgspec
+
+from common.api.types import Quantities
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from seed.evaluators import resource_quotas
-from seed.evaluators.resource_quotas import largest
+from seed.evaluators.resource_quotas import CoreQuota, CoreQuotaStatus, largest
 from tests.sim import namespaces
 from tests.sim.checks import Beside, Thing, Truth, Wish
 from tests.sim.namespace_world import NamespaceWorld
 from tests.sim.namespaces import NamespacedCluster
-from tests.sim.servers import PROMISED, Source, Spec, label_of
+from tests.sim.servers import PROMISED, Machine, ObjectMeta, Source, Spec, label_of, uid_of
 from tests.sim.world import SIZES, Site
 
 ON_TOP = 0.4  # how often the first that fills is put beside the largest that is there
+LAGS = 0.5  # ... what is lowered is so in its status later
+LAG = (0.5, 5.0, 20.0)  # seconds
 
 
 class PromiseTruth(Truth):
@@ -59,8 +68,62 @@ def added(wish: Wish) -> ResourceList:
 
 class PromiseWorld(NamespaceWorld):
     evaluator = resource_quotas.EVALUATOR
-    make = staticmethod(namespaces.core_quota)  # type: ignore[assignment]
     subject = PROMISED
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.lowered: dict[str, tuple[ResourceList, ResourceList]] = {}  # by name: the spec, and the status above it
+        self.lags, self.lag = LAGS, LAG
+        super().__init__(*arguments, **options)
+
+    def make(self, name: str, namespace: str, size: ResourceList, generation: int) -> CoreQuota:  # type: ignore[override]
+        spec, status = self.lowered.get(name, (size, size if generation else {}))
+        found = namespaces.core_quota(name, namespace, spec if size == status else size, generation)
+        status_hard: Quantities = {resource: f"{amount}n" for resource, amount in status.items()}
+        return msgspec.structs.replace(found, status=CoreQuotaStatus(hard=status_hard))
+
+    def finish(self, wish: Wish, *, persists: bool) -> None:
+        """What is lowered may be lowered in the status later."""
+        thing, before, known = wish.thing, wish.thing.size, self.lowered.pop(wish.thing.uid, None)
+        generation = wish.generation
+        lowers = before is not None and any(wish.size[name] < amount for name, amount in before.items())
+        if before is not None and lowers and self.rng.random() < self.lags:
+            self._lag(wish, before if known is None else known[1])
+        super().finish(wish, persists=persists)
+        if thing.generation != generation and before is not None:
+            self.lowered.pop(thing.uid, None)
+            if known is not None and thing.size is not None:
+                self.lowered[thing.uid] = known
+        elif thing.uid in self.lowered:
+            self.later.append((self.now + self.rng.choice(self.lag), lambda: self._follow(thing, generation)))
+
+    def _lag(self, wish: Wish, status: ResourceList) -> None:
+        self.lowered[wish.thing.uid] = wish.size, status
+        wish.size = resources.maximum(wish.size, status)
+        for uid, after in wish.after.items():
+            held = {name: min(n, status.get(name, 0)) for name, n in wish.thing.admitted.get(uid, {}).items()}
+            wish.after[uid] = resources.maximum(after, held)
+
+    def _follow(self, thing: Thing, generation: int) -> None:
+        """kube-controller-manager writes the status, if nobody has written the object since."""
+        source = self._cluster(thing)
+        if thing.size is None or thing.generation != generation or thing.uid not in self.lowered:
+            return
+        if not source.up:
+            self.later.append((self.now + 1.0, lambda: self._follow(thing, generation)))
+            return
+        before = source.machines[thing.uid]
+        thing.size, _ = self.lowered.pop(thing.uid)
+        thing.generation += 1
+        for uid, amounts in thing.admitted.items():
+            thing.admitted[uid] = {name: min(amount, thing.size[name]) for name, amount in amounts.items()}
+        source.write(before, Machine(ObjectMeta(uid_of(thing.uid), thing.uid, thing.generation), thing.size))
+        if self.tracing:
+            self.note(f"  the status of {thing.uid} follows, generation {thing.generation}")
+        self.truth.recount(thing)
+
+    def delete(self, thing: Thing) -> None:
+        self.lowered.pop(thing.uid, None)
+        super().delete(thing)
 
     def _make_truth(self) -> Truth:
         return PromiseTruth(self.things, self._others)

@@ -72,6 +72,7 @@ def test_a_schedule_is_known_by_its_number() -> None:
         "labels are never read",
         "an update is reserved as of what it changes",
         "evidence of a namespace is the watch's",
+        "what core still admits by is promised elsewhere",
         "what others promise stays",
         "the others are not read again",
         "bases stay in the count",

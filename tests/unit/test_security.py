@@ -135,7 +135,14 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{PROMISE_TOTALS}::test_what_is_used_stays_promised_when_a_quota_is_lowered_below_it",
         "unit/seed/webhooks/test_promises.py::test_what_is_used_is_promised_already",
     ),
-    "Somebody with the right to write `resourcequotas/status`": (),
+    "... or lowers it while kube-controller-manager": (
+        f"{PROMISE_TOTALS}::test_what_core_still_admits_by_stays_promised_until_the_status_follows",
+        f"{PROMISED}::test_what_core_still_admits_by_is_promised_to_nobody_else",
+    ),
+    "Somebody with the right to write `resourcequotas/status`": (
+        f"{PROMISE_TOTALS}::test_what_core_still_admits_by_stays_promised_until_the_status_follows",
+    ),
+    "... or less use than there is": (),
     "Thousands of ResourceQuotas in one namespace": (
         f"{PROMISE_TOTALS}::test_very_many_quotas_of_one_namespace_cost_no_look_at_all_the_others",
     ),

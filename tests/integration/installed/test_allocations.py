@@ -209,3 +209,61 @@ async def test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_us
 async def largest(site: Site, place: tuple[str, str]) -> int:
     listed = await site.items(place[0], f"/api/v1/namespaces/{place[1]}/resourcequotas")
     return max((int(each["spec"]["hard"]["pods"]) for each in listed), default=0)
+
+
+async def test_what_core_still_admits_by_is_promised_to_nobody_else(site: Site, clusters: Clusters) -> None:
+    """API servers admit by `status.hard`. What is lowered while kube-controller-manager does not run could be used
+    there, and by whoever was promised it meanwhile, too."""
+    owner, most = f"kim-{uuid4().hex[:8]}", {"configmaps": "10"}
+    promised = Promised(site, clusters, owner)
+    here, there = promised.places[:2]
+    quotas, maps = (f"/api/v1/namespaces/{here[1]}/{plural}" for plural in ("resourcequotas", "configmaps"))
+    await promised.begin()
+    spec = {"selector": {"matchLabels": {"owner": owner}}, "allocation": {"hard": most}}
+    path = f"resourcequotaallocations/{owner}"
+    await site.apply(
+        "master", {"apiVersion": API, "kind": "ResourceQuotaAllocation", "metadata": {"name": owner}, "spec": spec}
+    )
+    await site.comes("master", path, "Enforced", "True", seconds=60)
+
+    async def asked(place: tuple[str, str]) -> Answer:
+        async def answered() -> Answer:
+            body = {"metadata": {"name": "default"}, "spec": {"hard": most}}
+            answer = await site.call(place[0], "POST", f"/api/v1/namespaces/{place[1]}/resourcequotas", body)
+            assert answer.status not in BUSY, answer
+            return answer
+
+        return await until(answered, 60)
+
+    async def admits(hard: str) -> None:
+        found = await site.call(here[0], "GET", f"{quotas}/default")
+        assert found.body["status"]["hard"]["configmaps"] == hard
+
+    manager = await site.installed._plane.controllers(here[0], "resourcequota-controller")
+    try:
+        assert (await asked(here)).status == 201
+        await until(partial(admits, "10"), 60)
+    finally:
+        await manager.stop()
+    lowered = await site.call(here[0], "PATCH", f"{quotas}/default", {"spec": {"hard": {"configmaps": "0"}}})
+    assert lowered.status == 200, lowered
+    for _ in range(20):  # the leader has counted it long since
+        answer = await asked(there)
+        assert (answer.status, "exceeded quota: allocation." in answer.message) == (403, True), answer
+        await asyncio.sleep(0.2)
+    made = [await site.call(here[0], "POST", maps, {"metadata": {"name": f"m{number}"}}) for number in range(11)]
+    assert [each.status for each in made] == [201] * 10 + [403], "core admits by the status"
+    await site.delete(here[0], maps)
+    manager = await site.installed._plane.controllers(here[0], "resourcequota-controller")
+    try:
+        await until(partial(admits, "0"), 60)
+
+        async def free() -> None:
+            answer = await asked(there)
+            assert answer.status == 201, answer
+
+        await until(free, 60)
+    finally:
+        await manager.stop()
+    await site.delete("master", path)
+    await promised.end()

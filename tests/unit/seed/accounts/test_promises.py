@@ -24,7 +24,16 @@ from seed.accounts.controller import Accounts
 from seed.cache.quota import Quota
 from seed.cache.source_keys import generation_after, object_in_namespace
 from seed.evaluators.namespaced import CREATE, UPDATE, Terms, Write
-from seed.evaluators.resource_quotas import EVALUATOR, CoreQuota, CoreQuotaSpec, added, largest, promised, raised
+from seed.evaluators.resource_quotas import (
+    EVALUATOR,
+    CoreQuota,
+    CoreQuotaSpec,
+    CoreQuotaStatus,
+    added,
+    largest,
+    promised,
+    raised,
+)
 from seed.usage.promise_totals import PromiseTotals
 
 LIMIT = 6
@@ -78,7 +87,7 @@ class Promises:
         total = 0
         for namespace in ("web", "db"):
             coming = [each for each in self.asked if each.answered and not each.ended and self.may_land(each)]
-            there = [int(each.spec.hard["pods"]) for each in self.of(namespace)]
+            there = [_most(each) for each in self.of(namespace)]
             there += [each.pods for each in coming if each.write.new.metadata.namespace == namespace]
             total += max(there, default=0)
         return total
@@ -97,7 +106,8 @@ class Promises:
         uid = old.metadata.uid if old is not None else f"uid-{self.uids}"
         self.uids += 1
         metadata = ObjectMeta(name=name, namespace=namespace, uid=uid)
-        new = CoreQuota(metadata=metadata, spec=CoreQuotaSpec(hard={"pods": pods}))
+        status = old.status if old is not None else CoreQuotaStatus()
+        new = CoreQuota(metadata=metadata, spec=CoreQuotaSpec(hard={"pods": pods}), status=status)
         write = Write(operation=UPDATE if old is not None else CREATE, new=new, old=old, now=0.0)
         asked = Asked(write, {})
         asked.others = self.others(asked)
@@ -151,11 +161,20 @@ class Promises:
         asked.ended = True
         if self.chance.random() < 0.1 or not self.may_land(asked):
             return
+        self.store(asked.write.new)
+
+    def store(self, new: CoreQuota) -> None:
         self.version += 1
-        metadata = msgspec.structs.replace(asked.write.new.metadata, resource_version=str(self.version))
-        stored = msgspec.structs.replace(asked.write.new, metadata=metadata)
-        self.stored[metadata.uid] = stored
+        metadata = msgspec.structs.replace(new.metadata, resource_version=str(self.version))
+        self.stored[metadata.uid] = stored = msgspec.structs.replace(new, metadata=metadata)
         self.events.append((metadata.uid, stored))
+
+    def follow(self) -> None:
+        """kube-controller-manager writes the status of one, of which no webhook is asked."""
+        lagging = [each for _, each in sorted(self.stored.items()) if each.status.hard != each.spec.hard]
+        if lagging:
+            chosen = self.chance.choice(lagging)
+            self.store(msgspec.structs.replace(chosen, status=CoreQuotaStatus(hard=chosen.spec.hard)))
 
     def delete(self) -> None:
         if not self.stored:
@@ -216,6 +235,7 @@ class Promises:
             self.watch: 5,
             self.count: 4,
             self.delete: 3,
+            self.follow: 3,
             self.release: 2,
             self.begin_term: 1,
         }
@@ -228,6 +248,8 @@ class Promises:
             if not asked.answered and asked.claim is not None:
                 self.account = reservations.cancel(self.account, asked.write.new.metadata.uid, asked.claim)
         self.asked.clear()
+        for _ in self.stored:
+            self.follow()
         while self.events:
             self.watch()
         self.count()
@@ -236,6 +258,11 @@ class Promises:
         there = sum(max((int(each.spec.hard["pods"]) for each in self.of(name)), default=0) for name in ("web", "db"))
         assert accounts.use(self.account).get("pods", 0) == there * UNIT
         self.check()
+
+
+def _most(found: CoreQuota) -> int:
+    """By what an API server admits, or will without a question."""
+    return max(int(found.spec.hard["pods"]), int(found.status.hard.get("pods", 0)))
 
 
 @settings(max_examples=60, deadline=None)

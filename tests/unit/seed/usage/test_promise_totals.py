@@ -70,6 +70,24 @@ def test_what_is_used_stays_promised_when_a_quota_is_lowered_below_it() -> None:
     assert found.lacking("web", LIMITED) == ["pods"]
 
 
+def test_what_core_still_admits_by_stays_promised_until_the_status_follows() -> None:
+    """Else what is lowered while kube-controller-manager does not run is used there, and promised elsewhere, too."""
+
+    def lagging(found: CoreQuota, **hard: str) -> CoreQuota:
+        return msgspec.structs.replace(found, status=CoreQuotaStatus(hard=hard))
+
+    found = totals(lagging(quota("default", pods="10"), pods="10"))
+    assert found.put(EVALUATOR, lagging(quota("default", pods="2"), pods="10"), 0.0) == (False, False)
+    assert found.used == nanos("pods=10")
+    assert not found.lacking("web", frozenset({"pods"}))
+    found.put(EVALUATOR, lagging(quota("default", secrets="2"), pods="10"), 0.0)
+    assert found.used == nanos("pods=10"), "the spec does not name it any more"
+    assert found.put(EVALUATOR, lagging(quota("default", pods="2"), pods="2"), 0.0) == (True, True)
+    assert found.used == nanos("pods=2")
+    found.put(EVALUATOR, lagging(quota("default", pods="20"), pods="2"), 0.0)
+    assert found.used == nanos("pods=20"), "it will be admitted by without a question"
+
+
 def test_a_namespace_counts_with_the_base_of_what_is_on_its_way() -> None:
     base = nanos("pods=20")
     waiting = {"new": Reservation(source="s", object="resourcequotas:web/new", amount=nanos("pods=2"), base=base)}

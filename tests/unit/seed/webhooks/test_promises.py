@@ -254,3 +254,15 @@ async def test_what_is_used_is_promised_already(web: Allocated) -> None:
     web.there = [lowered]
     assert (await web.ask(quota("other", pods="8")))["allowed"]
     assert web.caller.use(NAME) == nanos("pods=5")
+
+
+async def test_what_core_still_admits_by_is_promised_already(web: Allocated) -> None:
+    """kube-controller-manager has not lowered the status yet."""
+    await web.limit("pods=10")
+    lowered = {**quota("default", "7", pods="1"), "status": {"hard": {"pods": "6"}}}
+    raised = {**quota("default", "7", pods="6"), "status": {"hard": {"pods": "6"}}}
+    assert (await web.ask(raised, lowered))["allowed"]
+    assert web.reads == 0, "nothing is added"
+    web.there = [lowered]
+    assert (await web.ask(quota("other", pods="8")))["allowed"]
+    assert (web.caller.use(NAME), web.kept.base) == (nanos("pods=2"), nanos("pods=6"))
