@@ -4,16 +4,23 @@
 
 Messages are constant, so that they can be counted; facts go into `extra`, though not under logging's own words (`name`,
 `args`, `module`, ...: KeyError). No secret is ever put into either.
+
+What a line is about may write without end: lines with the fact `caller` or `cluster`, and those of asyncio about broken
+connections, are limited (common/runtime/log_limit.py). Another line says how many were left out.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 from typing import TextIO
 
 import msgspec
+from prometheus_client import Counter
+
+from common.runtime.log_limit import LineLimit
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -24,10 +31,19 @@ _RESERVED = ("time", "level", "logger", "message", "exception", "stack")
 # token, kubernetes_asyncio logs whole response bodies at DEBUG.
 _LEAST_LEVELS = {"aiohttp.access": logging.ERROR, "kubernetes_asyncio": logging.INFO}
 
+_CAUSED_BY = ("caller", "cluster")
+_OF_CONNECTIONS = "asyncio"
+
+_LEFT_OUT = Counter(
+    "seedquota_log_lines_left_out_total",
+    "Lines of the log that were not written, since one caller or cluster, or all of them, caused too many.",
+    ["logger"],
+)
+
 
 def setup(format: str, level: str, stream: TextIO | None = None) -> None:
     """Makes the root logger write to the stream (standard error if none). Format: json or text."""
-    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler = LimitedHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JSONFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
     for old in root.handlers[:]:
@@ -43,6 +59,34 @@ def set_level(level: str) -> None:
     root.setLevel(level.upper())
     for name, least in _LEAST_LEVELS.items():
         logging.getLogger(name).setLevel(max(least, root.level))
+
+
+class LimitedHandler(logging.StreamHandler[TextIO]):
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._limit = LineLimit()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        for (name, message), count in self._limit.left_out(now).items():
+            facts = {"of_logger": name, "of_message": message, "count": count}
+            told = logging.LogRecord(__name__, logging.WARNING, __file__, 0, "lines were left out", (), None)
+            vars(told).update(facts)
+            super().emit(told)
+        caller = _caller(record)
+        message = "" if record.name == _OF_CONNECTIONS else str(record.msg)
+        if caller is None or self._limit.allows((record.name, message), caller, now):
+            super().emit(record)
+        else:
+            _LEFT_OUT.labels(record.name).inc()
+
+
+def _caller(record: logging.LogRecord) -> str | None:
+    """Who caused it; None: it was nobody in particular."""
+    if record.name == _OF_CONNECTIONS:
+        return ""
+    facts = vars(record)
+    return next((str(facts[name]) for name in _CAUSED_BY if name in facts), None)
 
 
 class JSONFormatter(logging.Formatter):

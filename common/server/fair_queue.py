@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Generic, TypeVar
 
 from common.runtime.token_bucket import TokenBucket
@@ -92,19 +90,11 @@ class FairPlaces:
         self._free = places
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
 
-    @asynccontextmanager
-    async def one(self, party: str) -> AsyncIterator[None]:
-        """While one of that party is worked on."""
+    async def take(self, party: str) -> None:
+        """Returns when one of that party may begin. Then `give_back` must be called once."""
         if self._free:
             self._free -= 1
-        else:
-            await self._handed_over(party)
-        try:
-            yield
-        finally:
-            self._hand_over()
-
-    async def _handed_over(self, party: str) -> None:
+            return
         begins: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.wait(party, begins)
         try:
@@ -112,10 +102,10 @@ class FairPlaces:
         except asyncio.CancelledError:
             self._queue.leave(party, begins)
             if begins.done() and not begins.cancelled():
-                self._hand_over()  # it came in the same moment
+                self.give_back()  # it came in the same moment
             raise
 
-    def _hand_over(self) -> None:
+    def give_back(self) -> None:
         while self._queue:
             begins = self._queue.next()
             if not begins.done():

@@ -314,7 +314,7 @@ class _Connection(asyncio.Protocol):
         except RefusedError as refused:
             refusal = refused.response
         except Exception:  # as in `_answer`
-            log.exception("caller not identified")
+            log.exception("caller not identified", extra={"caller": self._party})
             refusal = _FAILED
         self._task = None
         if self._ended:
@@ -369,7 +369,7 @@ class _Connection(asyncio.Protocol):
         try:
             response = await self._server.handle(request)
         except Exception:  # the outermost edge of a request; its path is a secret
-            log.exception("request failed")
+            log.exception("request failed", extra={"caller": self._party})
             response = self._server.refusal(_FAILED)
         if self._ended:
             return

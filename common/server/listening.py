@@ -36,7 +36,7 @@ async def accept(listener: socket.socket, arrived: Callable[[socket.socket, obje
         try:
             accepted, peer = await loop.sock_accept(listener)
         except OSError as error:  # no descriptor is left, or the caller has gone again
-            log.warning("connection not accepted", extra={"error": str(error)})
+            log.warning("connection not accepted", extra={"caller": "", "error": str(error)})
             await asyncio.sleep(ACCEPT_PAUSE)
             continue
         with suppress(OSError):  # its caller has gone again

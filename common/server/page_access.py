@@ -69,7 +69,8 @@ class PageReaders:
         try:
             access = await self._review(path, token)
         except ApiError as error:
-            log.warning("access to a page cannot be checked", extra={"page": path, "error": str(error)})
+            facts = {"page": path, "caller": address, "error": str(error)}
+            log.warning("access to a page cannot be checked", extra=facts)
             return PageAccess.NOT_KNOWN
         self._kept.keep(key, _Kept(access, time.monotonic() + KEPT_SECONDS), MAX_KEPT)
         return access

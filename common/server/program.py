@@ -63,7 +63,7 @@ def _lost(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     if str(context.get("message")).startswith("Fatal error on SSL protocol") and isinstance(
         error, OSError | RuntimeError
     ):
-        log.info("connection broke", extra={"error": str(error)})
+        log.info("connection broke", extra={"caller": "", "error": str(error)})
     else:
         loop.default_exception_handler(context)
 

@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from common.runtime import metrics
+from common.runtime import logs, metrics
 from common.server import serving_certificate
 from devcluster.reference.markdown import code, table
 from master.apiserver import metrics as api
@@ -55,6 +55,7 @@ class _Nothing(dict[str, Any]):
 
 def page() -> str:
     both = [
+        *_declared(logs),
         *_declared(metrics),
         *_declared(serving_certificate),
         *_collected(metrics.QueuesCollector().collect()),

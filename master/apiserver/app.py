@@ -1,8 +1,8 @@
 """The HTTP API of one replica: each request from its bytes to its answer, what is logged of it, and the server.
 
 It is served by common/server/http_server.py, as the webhooks are: that bounds connections, heads, bodies and the time
-for each, which aiohttp's server does not. Connections with a token that was somebody's are counted by user, all others
-together: who only guesses tokens takes no place from those.
+for each, which aiohttp's server does not. Whose a token is, is found out before a body is read. Then connections are
+counted by user, all others by address: who only guesses tokens takes no place from users, and few from who comes new.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from common.kube.client.errors import ApiError
 from common.runtime import metrics as runtime_metrics
 from common.runtime.flags import Address
 from common.server.access_reviews import User
+from common.server.connections import UNNAMED
 from common.server.http_parser import Head, RefusedError, Request, Response
 from common.server.http_server import HttpServer
 from common.server.serving_certificate import Certificates
 from master.apiserver import metrics
 from master.apiserver.allocation_handlers import AllocationHandlers
-from master.apiserver.auth import Identities, Rights, bearer, from_another_site, unauthenticated
+from master.apiserver.auth import MAX_ASKED, Identities, Rights, bearer, from_another_site, unauthenticated
 from master.apiserver.call import Answer, Call, of_api_error
 from master.apiserver.client_certificates import ClientAuthority, user_of
 from master.apiserver.handlers import Handlers
@@ -44,13 +45,13 @@ audit = logging.getLogger("master.apiserver.audit")
 SECRET_NAME = "seedquota-api-tls"  # noqa: S105 (its name)
 MAX_BODY = 256 * 1024
 SECONDS = 15.0  # for one request
+TOO_MANY_SECONDS = 1.0  # until it is answered that it was too many: those who go on ask no more than once in it
 LONGEST = 256  # characters of what somebody chose, in a line of the log
-CONNECTIONS = 32  # to the API server: apart from those of the master's other work
+CONNECTIONS = 3 * MAX_ASKED  # to the API server, also for what is not a review: apart from the master's other work
 CERTIFICATE_SECONDS = 60.0
 STOP_SECONDS = 10.0
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_UNVERIFIED = "unverified"
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
@@ -69,21 +70,27 @@ class App:
         )
         self._limits = Limits()
 
-    def identify(self, head: Head) -> str:
-        """Raises RefusedError: nothing more is read of whoever has neither a token nor a certificate."""
+    def identify(self, head: Head) -> str | Awaitable[str | None]:
+        """Raises RefusedError: nothing more is read of whoever has neither a valid token nor a certificate."""
         route, _, _ = find(head.method, head.path)
         if route is not None and route.public:
-            return _UNVERIFIED
+            return UNNAMED
         certified = user_of(head.certificate)
         if certified is not None:
-            return f"user {certified.username}"
+            return _party(certified)
         token = bearer(head)
         if token is None:
-            refused = RefusedError(401, "a token is needed, Authorization: Bearer TOKEN, or a valid client certificate")
-            refused.response = _response(unauthenticated(str(refused)), _new_id())
-            raise refused
-        known = self._identities.known(token)
-        return f"user {known}" if known is not None else _UNVERIFIED
+            detail = "a token is needed, Authorization: Bearer TOKEN, or a valid client certificate"
+            raise _refused(head, unauthenticated(detail))
+        user = self._identities.kept(token)
+        return _party(user) if user is not None else self._find_out(head, token)
+
+    async def _find_out(self, head: Head, token: str) -> str:
+        """Whose the token is. Raises RefusedError."""
+        try:
+            return _party(await self._identities.user(token, head.address))
+        except ProblemError as problem:
+            raise _refused(head, problem) from None
 
     def refusal(self, response: Response) -> Response:
         """What the server itself refuses."""
@@ -94,8 +101,7 @@ class App:
 
     async def handle(self, request: Request) -> Response:
         begun = time.monotonic()
-        given = request.field("x-request-id") or ""
-        served = _Served(request, given if _REQUEST_ID.fullmatch(given) else _new_id())
+        served = _Served(request, _id(request))
         try:
             async with asyncio.timeout(SECONDS):
                 response = await self._answer(served)
@@ -103,12 +109,15 @@ class App:
             late = ProblemError(503, f"not answered within {SECONDS:g} s; what was written is not known")
             response = served.problem(late)
         except ProblemError as problem:
+            if problem.status == 429:
+                await asyncio.sleep(TOO_MANY_SECONDS)
             response = served.problem(problem)
         except ApiError as error:
-            log.warning("request failed", extra={"request_id": served.id, "error": error.message[:LONGEST]})
+            facts = {"request_id": served.id, "caller": served.caller, "error": error.message[:LONGEST]}
+            log.warning("request failed", extra=facts)
             response = served.problem(of_api_error(error))
         except Exception:  # the outermost edge of a request
-            log.exception("request failed", extra={"request_id": served.id})
+            log.exception("request failed", extra={"request_id": served.id, "caller": served.caller})
             response = served.problem(ProblemError(500, "the request failed here"))
         finally:
             served.note(time.monotonic() - begun)
@@ -118,22 +127,22 @@ class App:
         request = served.request
         route, parameters, others = find(request.method, request.path)
         served.route = route
-        user = User()
+        # As in an API server, the token is looked at where there is no certificate.
+        certified = user_of(request.certificate)
         if route is None or not route.public:
-            # As in an API server, the token is looked at where there is no certificate.
-            certified = user_of(request.certificate)
-            served.user = user = certified or await self._identities.user(bearer(request) or "")
-            if certified is not None and route is not None and route.writes and from_another_site(request):
-                detail = "a page of another site sent it, for which a browser shows the client certificate"
-                raise ProblemError(403, detail, code="cross_site")
-        with self._limits.one(user.username):
+            served.user = certified or await self._identities.user(bearer(request) or "", request.address)
+        with self._limits.one(served.caller):
+            served.begun = True
             if route is None:
                 raise _no_route(request, others)
+            if certified is not None and route.writes and from_another_site(request):
+                detail = "a page of another site sent it, for which a browser shows the client certificate"
+                raise ProblemError(403, detail, code="cross_site")
             if not route.public and (self._caches.not_synced() or self._allocations.not_synced()):
                 raise ProblemError(503, "the lists of the API server are not complete yet")
             query = read_query(route, request.query)
             body = read_body(route, request.body)
-            served.call = call = Call(user, parameters, query, body, _if_match(route, request))
+            served.call = call = Call(served.user or User(), parameters, query, body, _if_match(route, request))
             return served.answer(route, await self._handlers[route.handler](call))
 
 
@@ -148,6 +157,11 @@ class _Served:
         self.call: Call | None = None
         self.status = 0  # nobody was there for the answer
         self.code = ""
+        self.begun = False  # it was within the limits of its user
+
+    @property
+    def caller(self) -> str:
+        return _party(self.user) if self.user is not None else self.request.address
 
     def answer(self, route: Route, answer: Answer) -> Response:
         self.status = answer.status or route.status
@@ -161,8 +175,10 @@ class _Served:
         return _response(problem, self.id)
 
     def note(self, seconds: float) -> None:
-        request, route = self.request, self.route
-        method = request.method if request.method in _METHODS else "other"
+        """The line of what is served to a user is always written: a user has so many a second. So is the audit line of
+        a write. Other lines are limited by their caller."""
+        request, route, user = self.request, self.route, self.user
+        method = _method(request)
         template = route.path if route is not None else "none"
         metrics.REQUESTS.labels(method, template, str(self.status) if self.status else "none").inc()
         metrics.SECONDS.labels(template).observe(seconds)
@@ -171,12 +187,14 @@ class _Served:
             "method": method,
             "route": template,
             "path": request.path[:LONGEST],
-            "user": self.user.username[:LONGEST] if self.user is not None else "",
+            "user": user.username[:LONGEST] if user is not None else "",
             "status": self.status,
             "code": self.code,
         }
-        log.info("request", extra={**facts, "duration_ms": round(seconds * 1000, 3)})
-        if route is not None and route.writes and self.user is not None:
+        served = user is not None and 0 < self.status < 400
+        limited = {} if served else {"caller": self.caller}
+        log.info("request", extra={**facts, **limited, "duration_ms": round(seconds * 1000, 3)})
+        if route is not None and route.writes and self.begun:
             audit.info("write", extra={**facts, "changes": self.call.changes if self.call is not None else None})
 
 
@@ -302,6 +320,29 @@ def _response(problem: ProblemError, request_id: str) -> Response:
 
 def _headers(request_id: str) -> tuple[tuple[str, str], ...]:
     return (("X-Request-Id", request_id), ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+
+
+def _refused(head: Head, problem: ProblemError) -> RefusedError:
+    """By its head alone."""
+    refused = RefusedError(problem.status, str(problem))
+    id = _id(head)
+    refused.response = _response(problem, id)
+    facts = {"request_id": id, "method": _method(head), "path": head.path[:LONGEST], "caller": head.address}
+    log.info("request refused", extra={**facts, "status": problem.status, "code": problem.code})
+    return refused
+
+
+def _party(user: User) -> str:
+    return f"user {user.username}"
+
+
+def _method(request: Head | Request) -> str:
+    return request.method if request.method in _METHODS else "other"
+
+
+def _id(request: Head | Request) -> str:
+    given = request.field("x-request-id") or ""
+    return given if _REQUEST_ID.fullmatch(given) else _new_id()
 
 
 def _new_id() -> str:

@@ -7,8 +7,8 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -17,8 +17,8 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.runtime.lru import LruDict
 from common.server.access_reviews import User, review_access, review_token
+from common.server.fair_queue import FairPlaces
 from common.server.http_parser import Head, Request
-from master.apiserver.limits import ALL_AT_A_TIME
 from master.apiserver.problem import ProblemError
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 KEPT_SECONDS = 10.0  # for so long a token that was revoked, or a right that was taken, may still be used
 DENIED_SECONDS = 2.0  # ... one that was given is not used yet, or is not known to an API server that has just started
 MAX_KEPT = 4096  # answers that say yes, and as many that say no: those who have no right do not push out others
-MAX_ASKED = 32  # reviews of tokens at a time; of rights, as many as requests, of which one user has a part
-MAX_KNOWN = 4096  # tokens that were somebody's: their connections are counted by user
+MAX_ASKED = 16  # reviews of tokens at a time, for which addresses take turns; of rights as many, by user
+PATIENCE = 10.0  # seconds for one's turn and the review
 
 _BEARER = re.compile(r"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/=-]{1,8192})")
 
@@ -55,66 +55,93 @@ def unauthenticated(detail: str) -> ProblemError:
 
 
 class Answers(Generic[K, V]):
-    """Answers of the API server. One that is true and one that is not are kept apart."""
+    """Answers of the API server. One that is true and one that is not are kept apart. It is asked so much at a time;
+    beyond that, the parties for which it is asked take turns."""
 
-    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic, *, most: int = MAX_ASKED) -> None:
-        """`most`: of what is asked at a time."""
+    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._what = what
-        self._most = most
         self._clock = clock
         self._yes: LruDict[K, tuple[V, float]] = LruDict()
         self._no: LruDict[K, tuple[V, float]] = LruDict()
-        self._asking: dict[K, asyncio.Task[V]] = {}
+        self._asking: dict[K, asyncio.Future[V]] = {}
+        self._reviewing: set[asyncio.Task[None]] = set()
+        self._places = FairPlaces(MAX_ASKED)
 
-    async def get(self, key: K, ask: Callable[[], Coroutine[Any, Any, V]]) -> V:
+    def kept(self, key: K) -> V | None:
+        """None also where nothing is kept."""
+        found = self._kept(key)
+        return found[0] if found is not None else None
+
+    async def get(self, key: K, party: str, ask: Callable[[], Awaitable[V]]) -> V:
         """Raises ProblemError where it cannot be known now."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._get(key, party, ask)
+        except TimeoutError:
+            raise ProblemError(503, f"too many ask: {self._what} cannot be checked now") from None
+        except ApiError as error:
+            log.warning("not checked", extra={"what": self._what, "caller": party, "error": str(error)})
+            raise ProblemError(503, f"{self._what} cannot be checked now") from None
+
+    async def _get(self, key: K, party: str, ask: Callable[[], Awaitable[V]]) -> V:
+        while (kept := self._kept(key)) is None:
+            asking = self._asking.get(key) or await self._begin(key, party, ask)
+            await asyncio.wait([asking])
+            if not asking.cancelled():  # else who waited for a place has gone, and somebody else does
+                return asking.result()
+        return kept[0]
+
+    def _kept(self, key: K) -> tuple[V, float] | None:
         for kept in (self._yes, self._no):
             found = kept.get(key)
             if found is not None and self._clock() < found[1]:
-                return found[0]
-        task = self._asking.get(key)
-        if task is None:
-            if len(self._asking) >= self._most:
-                raise ProblemError(503, f"too many ask: {self._what} cannot be checked now")
-            task = self._asking[key] = asyncio.create_task(self._ask(key, ask()), name=self._what)
-            task.add_done_callback(lambda done: self._asked(key, done))
+                return found
+        return None
+
+    async def _begin(self, key: K, party: str, ask: Callable[[], Awaitable[V]]) -> asyncio.Future[V]:
+        asking = self._asking[key] = asyncio.get_running_loop().create_future()
         try:
-            return await asyncio.shield(task)  # others may wait for it, too
-        except ApiError as error:
-            log.warning("not checked", extra={"what": self._what, "error": str(error)})
-            raise ProblemError(503, f"{self._what} cannot be checked now") from None
+            await self._places.take(party)
+        except asyncio.CancelledError:
+            del self._asking[key]
+            asking.cancel()
+            raise
+        # A review that has begun keeps its place to its end, though who asked may go: the API server does its work.
+        reviewing = asyncio.create_task(self._review(key, ask, asking), name=self._what)
+        self._reviewing.add(reviewing)
+        reviewing.add_done_callback(self._reviewing.discard)
+        return asking
 
-    def _asked(self, key: K, done: asyncio.Task[V]) -> None:
-        del self._asking[key]
-        if not done.cancelled():
-            done.exception()  # everybody who waited for it may have gone
-
-    async def _ask(self, key: K, asking: Coroutine[Any, Any, V]) -> V:
+    async def _review(self, key: K, ask: Callable[[], Awaitable[V]], asking: asyncio.Future[V]) -> None:
         asked = self._clock()
-        answer = await asking
-        kept, seconds = (self._yes, KEPT_SECONDS) if answer else (self._no, DENIED_SECONDS)
-        kept.keep(key, (answer, asked + seconds), MAX_KEPT)
-        return answer
+        try:
+            answer = await ask()
+            kept, seconds = (self._yes, KEPT_SECONDS) if answer else (self._no, DENIED_SECONDS)
+            kept.keep(key, (answer, asked + seconds), MAX_KEPT)
+            asking.set_result(answer)
+        except Exception as error:  # noqa: BLE001 (those who wait for it handle it)
+            asking.set_exception(error)
+            asking.exception()  # perhaps nobody does
+        finally:
+            del self._asking[key]
+            asking.cancel()  # where the review was cancelled
+            self._places.give_back()
 
 
 class Identities:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._answers: Answers[bytes, User | None] = Answers("who the token is of")
-        self._known: LruDict[bytes, str] = LruDict()
 
-    def known(self, token: str) -> str | None:
-        """Whose the token was when it was last reviewed: not a proof of who asks now."""
-        return self._known.get(_digest(token))
+    def kept(self, token: str) -> User | None:
+        """Whose the token is, if that was asked some seconds ago."""
+        return self._answers.kept(_digest(token))
 
-    async def user(self, token: str) -> User:
-        """Raises ProblemError."""
-        digest = _digest(token)
-        user = await self._answers.get(digest, lambda: review_token(self._cluster, token))
+    async def user(self, token: str, address: str) -> User:
+        """`address`: where the request comes from. Raises ProblemError."""
+        user = await self._answers.get(_digest(token), address, lambda: review_token(self._cluster, token))
         if user is None or not user.username:
-            self._known.pop(digest, None)
             raise unauthenticated("the token is not valid for the API server of the master")
-        self._known.keep(digest, user.username, MAX_KNOWN)
         return user
 
 
@@ -135,7 +162,7 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
 class Rights:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._answers: Answers[tuple[bytes, Right], bool] = Answers("what the user may do", most=ALL_AT_A_TIME)
+        self._answers: Answers[tuple[bytes, Right], bool] = Answers("what the user may do")
 
     async def has(self, user: User, right: Right) -> bool:
         """Raises ProblemError."""
@@ -146,7 +173,7 @@ class Rights:
         }
         key = hashlib.sha256(msgspec.json.encode(user)).digest(), right
         spec = {"resourceAttributes": attributes}
-        return await self._answers.get(key, lambda: review_access(self._cluster, user, spec))
+        return await self._answers.get(key, user.username, lambda: review_access(self._cluster, user, spec))
 
     async def require(self, user: User, right: Right) -> None:
         """Raises ProblemError, 403 without the right."""

@@ -15,7 +15,7 @@ PER_SECOND = 50.0  # requests of one user, on average ...
 BURST = 200.0  # ... and at once after a pause
 MAX_USERS = 4096  # whose rates are kept: who has not asked for longest is forgotten
 AT_A_TIME = 32  # requests of one user that are worked on ...
-ALL_AT_A_TIME = 128  # ... and of all users
+ALL_AT_A_TIME = 128  # ... and of all users; beyond that, one of each
 
 
 class Limits:
@@ -30,7 +30,7 @@ class Limits:
         self._take(user)
         if self._working[user] >= AT_A_TIME:
             raise ProblemError(429, f"{AT_A_TIME} of your requests are being answered; wait for them")
-        if self._working.total() >= ALL_AT_A_TIME:
+        if self._working[user] and self._working.total() >= ALL_AT_A_TIME:
             raise ProblemError(503, "too many requests are being answered")
         self._working[user] += 1
         try:

@@ -161,7 +161,8 @@ class Admission:
         for future in done:
             error = future.exception()
             if error is not None:
-                log.info("reservation left to evidence", extra={"quota": undone[future].name, "error": str(error)})
+                facts = {"quota": undone[future].name, "cluster": request.reservation.source, "error": str(error)}
+                log.info("reservation left to evidence", extra=facts)
 
     async def _reserve(self, quota: Quota, request: Request, decision: str, replaceable: Replaceable | None) -> Attempt:
         request = request.of(quota.name)
@@ -178,7 +179,8 @@ class Admission:
             refusal = denial.unavailable(quota.name, str(error), decision)
             attempt = Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         except Forbidden as error:
-            log.warning("rollouts cannot be read", extra={"quota": quota.name, "error": str(error)})
+            facts = {"quota": quota.name, "cluster": request.reservation.source, "error": str(error)}
+            log.warning("rollouts cannot be read", extra=facts)
         except ApiError as error:
             why = f"whether the machine is of a rollout cannot be read: {error}"
             attempt = Attempt(snapshot=handle.snapshot(quota), refusal=denial.unavailable(quota.name, why, decision))

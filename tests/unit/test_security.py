@@ -62,6 +62,8 @@ HTTP_API = "integration/test_http_api.py"
 CERTIFICATES = "integration/test_http_certificates.py"
 APP = "unit/master/apiserver/test_app.py"
 AUTH = "unit/master/apiserver/test_auth.py"
+FLOODS = "unit/master/apiserver/test_floods.py"
+LOG_LIMIT = "unit/common/runtime/test_log_limit.py"
 LIMITS = "unit/master/apiserver/test_limits.py"
 ROUTES = "unit/master/apiserver/test_problem.py"
 
@@ -567,12 +569,29 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "sends nothing, or a byte": (f"{HTTP_API}::test_slow_clients_are_cut_off_and_others_are_served",),
     "guesses tokens": (
         f"{AUTH}::test_a_token_that_is_nobodys_is_unauthenticated_and_pushes_out_no_other",
-        f"{AUTH}::test_reviews_at_a_time_are_bounded_and_what_cannot_be_known_is_503",
-        f"{APP}::test_connections_of_a_token_that_was_valid_are_counted_by_user",
+        f"{AUTH}::test_reviews_at_a_time_are_bounded_and_addresses_take_turns",
+        f"{AUTH}::test_what_cannot_be_known_is_503_and_asked_again",
+        f"{APP}::test_whose_a_token_is_is_asked_by_the_head_alone_and_once",
+        f"{FLOODS}::test_who_holds_connections_with_tokens_of_nobody_keeps_no_new_user_out",
+        f"{FLOODS}::test_who_asks_with_tokens_of_nobody_keeps_no_new_user_waiting",
+        f"{SERVER}::test_who_is_served_without_a_name_is_counted_by_address_and_proven_when_it_gives_one",
     ),
     "one user asks without a pause": (
         f"{LIMITS}::test_a_user_has_a_rate_that_others_do_not_take_from",
         f"{LIMITS}::test_what_is_worked_on_is_bounded_by_user_and_for_all",
+    ),
+    "users without any right ask": (
+        f"{FLOODS}::test_users_without_rights_keep_no_reader_waiting",
+        f"{AUTH}::test_one_user_cannot_take_all_reviews_of_rights",
+    ),
+    "whoever can reach the API": (
+        f"{FLOODS}::test_who_is_nobody_or_is_refused_fills_no_log",
+        f"{LOG_LIMIT}::test_all_callers_together_have_a_bound_and_each_place_its_own",
+    ),
+    "refusals, malformed objects or errors": (
+        "unit/common/runtime/test_logs.py::test_what_a_caller_or_a_cluster_causes_is_limited_and_the_rest_is_not",
+        f"{LOG_LIMIT}::test_who_causes_many_lines_loses_only_its_own",
+        f"{LOG_LIMIT}::test_it_is_told_how_many_were_left_out",
     ),
     "a token or a right is taken away": (
         f"{HTTP_API}::test_a_right_that_is_taken_away_ends_within_seconds",

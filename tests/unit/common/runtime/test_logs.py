@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from common.runtime import logs
+from common.runtime import log_limit, logs
 
 log = logging.getLogger("example")
 
@@ -104,3 +104,31 @@ def test_warnings_of_python_are_logged() -> None:
         warnings.warn("old", UserWarning, stacklevel=1)
         logging.captureWarnings(capture=False)
     assert "UserWarning: old" in json.loads(stream.getvalue())["message"]
+
+
+@pytest.mark.parametrize("fact", ["caller", "cluster"])
+def test_what_a_caller_or_a_cluster_causes_is_limited_and_the_rest_is_not(
+    fact: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    stream = written("json")
+    for number in range(1000):
+        log.info("request refused", extra={fact: "eve", "number": number})
+        log.info("write", extra={"user": "eve"})
+    now[0] += log_limit.TOLD_SECONDS
+    log.info("request refused", extra={fact: "ann"})
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    refused = [line[fact] for line in lines if line["message"] == "request refused"]
+    assert refused == ["eve"] * int(log_limit.BURST) + ["ann"]
+    assert sum(line["message"] == "write" for line in lines) == 1000
+    told = [line for line in lines if line["message"] == "lines were left out"]
+    assert [line["of_message"] for line in told] == ["request refused"] * 2
+    assert sum(line["count"] for line in told) == 1000 - log_limit.BURST
+
+
+def test_what_the_event_loop_says_of_broken_connections_is_limited() -> None:
+    stream = written("text")
+    for number in range(1000):
+        logging.getLogger("asyncio").error(f"SSL handshake failed {number}")
+    assert len(stream.getvalue().splitlines()) < log_limit.BURST + 10

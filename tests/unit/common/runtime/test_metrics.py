@@ -20,7 +20,7 @@ import master
 import seed
 from common.kube.controller.controller import Controller
 from common.kube.controller.workqueue import WorkQueue
-from common.runtime import metrics
+from common.runtime import logs, metrics
 from common.server import serving_certificate
 from master.apiserver import metrics as apiserver
 from master.reporting.metrics import MasterMetrics
@@ -61,7 +61,10 @@ def sections() -> dict[str, list[str]]:
     nothing = cast(Any, Nothing())
     return {
         "## Both programs": sorted(
-            declared(metrics) + declared(serving_certificate) + collected(metrics.QueuesCollector().collect())
+            declared(logs)
+            + declared(metrics)
+            + declared(serving_certificate)
+            + collected(metrics.QueuesCollector().collect())
         ),
         "## seedquota-master": sorted(declared(apiserver) + collected(MasterMetrics(lambda: None).collect())),
         "## seedquota-seed": sorted(

@@ -6,7 +6,7 @@ import pytest
 
 from common.runtime.token_bucket import TokenBucket
 from common.server import handshakes
-from common.server.fair_queue import FairQueue
+from common.server.fair_queue import FairPlaces, FairQueue
 from common.server.handshakes import BURST, PER_SECOND, Handshakes
 
 
@@ -65,3 +65,53 @@ async def test_one_that_ends_while_it_waits_takes_no_turn(monkeypatch: pytest.Mo
     assert len(shakes._queue._waiting["a"]) == 1
     await waiting[-1]
     assert not shakes._queue
+
+
+async def test_of_what_is_worked_on_at_a_time_parties_take_turns_and_who_leaves_gives_up_the_place() -> None:
+    places, begun, go_on = FairPlaces(2), [], asyncio.Event()
+
+    async def work(party: str, name: str) -> None:
+        await places.take(party)
+        begun.append(name)
+        try:
+            await go_on.wait()
+        finally:
+            places.give_back()
+
+    tasks = [asyncio.create_task(work("a", f"a{number}")) for number in range(100)]
+    tasks.append(asyncio.create_task(work("b", "b")))
+    await asyncio.sleep(0.01)
+    assert begun == ["a0", "a1"]
+    for task in (tasks[0], tasks[2]):  # one that works and one that waits
+        task.cancel()
+    await asyncio.sleep(0.01)
+    assert begun == ["a0", "a1", "b"]
+    tasks[1].cancel()
+    await asyncio.sleep(0.01)
+    assert begun[-1] == "a3"
+    go_on.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(begun) == 100 and places._free == 2
+
+
+async def test_a_place_that_is_handed_over_in_the_moment_in_which_its_party_leaves_is_not_lost() -> None:
+    places = FairPlaces(1)
+
+    async def work(holds: asyncio.Event) -> None:
+        await places.take("a")
+        try:
+            await holds.wait()
+        finally:
+            places.give_back()
+
+    holds = asyncio.Event()
+    first, second, third = [asyncio.create_task(work(holds)) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.sleep(0)  # the place is second's, which has not run yet
+    second.cancel()
+    holds.set()
+    async with asyncio.timeout(5):
+        await third
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert places._free == 1

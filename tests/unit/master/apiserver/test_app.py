@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from common.server.connections import UNNAMED
 from common.server.http_parser import Head, RefusedError, Request
 from master.apiserver import app as api
 from master.apiserver.app import App
@@ -22,7 +23,12 @@ def request(method: str, path: str, token: str = "token-of-ann", body: bytes = b
 
 def head(path: str, token: str = "") -> Head:
     fields = {b"authorization": [f"Bearer {token}".encode()]} if token else {}
-    return Head("GET", path, "", 0, False, False, fields)
+    return Head("GET", path, "", 0, False, False, fields, address="192.0.2.1")
+
+
+async def identified(found: App, path: str, token: str = "") -> str | None:
+    caller = found.identify(head(path, token))
+    return caller if caller is None or isinstance(caller, str) else await caller
 
 
 def app(cluster: Reviewer) -> App:
@@ -37,19 +43,26 @@ async def test_who_shows_no_token_is_refused_by_the_head_and_may_read_the_docume
         assert refused.value.response.status == 401
         assert json.loads(refused.value.response.body)["code"] == "unauthenticated"
         assert ("WWW-Authenticate", "Bearer") in refused.value.response.headers
-        assert found.identify(head("/openapi.json")) == "unverified"
+        assert found.identify(head("/openapi.json")) == UNNAMED
         answer = await found.handle(request("GET", "/openapi.json", token=""))
         assert (answer.status, cluster.asked) == (200, [])
 
 
-async def test_connections_of_a_token_that_was_valid_are_counted_by_user() -> None:
+async def test_whose_a_token_is_is_asked_by_the_head_alone_and_once() -> None:
     async with reviewer() as cluster:
         found = app(cluster)
-        assert found.identify(head("/api/v2/quotas", "token-of-ann")) == "unverified"
-        for token in ("token-of-ann", "guess"):
-            await found.handle(request("GET", "/api/v2/quotas", token))
-        assert found.identify(head("/api/v2/quotas", "token-of-ann")) == "user ann"
-        assert found.identify(head("/api/v2/quotas", "guess")) == "unverified"
+        for _ in range(2):
+            assert await identified(found, "/api/v2/quotas", "token-of-ann") == "user ann"
+        assert len(cluster.asked) == 1
+        await found.handle(request("GET", "/api/v2/quotas", "token-of-ann"))
+        assert len(cluster.asked) == 1
+        with pytest.raises(RefusedError) as refused:
+            await identified(found, "/api/v2/quotas", "guess")
+        assert refused.value.response.status == 401 and refused.value.response.close
+        cluster.down = True
+        with pytest.raises(RefusedError) as refused:
+            await identified(found, "/api/v2/quotas", "new")
+        assert refused.value.response.status == 503
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ from common.kube.client.kubeconfig import Access
 from common.server.access_reviews import User
 from master.apiserver import auth
 from master.apiserver.auth import Answers, Identities, Right, Rights
-from master.apiserver.limits import AT_A_TIME
 from master.apiserver.problem import ProblemError
+
+HERE = "192.0.2.1"
 
 
 class Reviewer(Cluster):
@@ -52,7 +53,7 @@ async def test_many_requests_with_one_token_ask_once_and_all_get_the_answer() ->
     async with reviewer() as cluster:
         cluster.go_on.clear()
         identities = Identities(cluster)
-        asking = [asyncio.create_task(identities.user("token-of-ann")) for _ in range(50)]
+        asking = [asyncio.create_task(identities.user("token-of-ann", HERE)) for _ in range(50)]
         await asyncio.sleep(0)
         asking[0].cancel()
         cluster.go_on.set()
@@ -68,15 +69,16 @@ async def test_a_token_that_is_nobodys_is_unauthenticated_and_pushes_out_no_othe
     monkeypatch.setattr(auth, "MAX_KEPT", 4)
     async with reviewer() as cluster:
         identities = Identities(cluster)
-        await identities.user("token-of-ann")
+        await identities.user("token-of-ann", HERE)
         for number in range(20):
             with pytest.raises(ProblemError) as refused:
-                await identities.user(f"guess-{number}")
+                await identities.user(f"guess-{number}", HERE)
             assert refused.value.status == 401
         before = len(cluster.asked)
-        await identities.user("token-of-ann")
+        await identities.user("token-of-ann", HERE)
         assert len(cluster.asked) == before
-        assert (identities.known("token-of-ann"), identities.known("guess-1")) == ("ann", None)
+        known = identities.kept("token-of-ann")
+        assert known is not None and known.username == "ann" and identities.kept("guess-1") is None
 
 
 async def test_answers_end_after_seconds() -> None:
@@ -87,46 +89,83 @@ async def test_answers_end_after_seconds() -> None:
     async def ask() -> bool:
         return next(given)
 
-    assert await answers.get("a", ask)
+    assert await answers.get("a", HERE, ask)
     now[0] += auth.KEPT_SECONDS - 0.1
-    assert await answers.get("a", ask)
+    assert await answers.get("a", HERE, ask)
     now[0] += 0.2
-    assert not await answers.get("a", ask)
+    assert not await answers.get("a", HERE, ask)
     now[0] += auth.DENIED_SECONDS - 0.1
-    assert not await answers.get("a", ask), "the last answer, not the one before it"
+    assert not await answers.get("a", HERE, ask), "the last answer, not the one before it"
     now[0] += 0.2
-    assert await answers.get("a", ask)
+    assert await answers.get("a", HERE, ask)
 
 
-async def test_reviews_at_a_time_are_bounded_and_what_cannot_be_known_is_503() -> None:
+async def test_reviews_at_a_time_are_bounded_and_addresses_take_turns() -> None:
     async with reviewer() as cluster:
         cluster.go_on.clear()
         identities = Identities(cluster)
-        asking = [asyncio.create_task(identities.user(f"guess-{number}")) for number in range(auth.MAX_ASKED)]
+        guesses = [f"guess-{number}" for number in range(auth.MAX_ASKED * 20)]
+        asking = [asyncio.create_task(identities.user(guess, HERE)) for guess in guesses]
         await asyncio.sleep(0)
-        with pytest.raises(ProblemError) as refused:
-            await identities.user("one more")
-        assert refused.value.status == 503
+        new = asyncio.create_task(identities.user("token-of-ann", "192.0.2.2"))
+        await asyncio.sleep(0.01)
+        assert len(cluster.asked) == auth.MAX_ASKED
+        cluster.go_on.set()
+        assert (await new).username == "ann"
+        asked = [spec["token"] for spec in cluster.asked]
+        assert asked.index("token-of-ann") <= auth.MAX_ASKED + 1
+        for found in await asyncio.gather(*asking, return_exceptions=True):
+            assert isinstance(found, ProblemError) and found.status == 401
+        assert sorted(asked[: asked.index("token-of-ann")]) == sorted(guesses[: asked.index("token-of-ann")])
+
+
+async def test_what_cannot_be_known_is_503_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reviewer() as cluster:
+        identities = Identities(cluster)
         cluster.down = True
+        cluster.go_on.clear()
+        asking = [asyncio.create_task(identities.user("token-of-ann", HERE)) for _ in range(5)]
+        await asyncio.sleep(0)
         cluster.go_on.set()
         for found in await asyncio.gather(*asking, return_exceptions=True):
             assert isinstance(found, ProblemError) and found.status == 503
+        assert len(cluster.asked) == 1, "those who ask at one time share also what fails"
         cluster.down = False
-        assert (await identities.user("token-of-ann")).username == "ann"
+        cluster.go_on.clear()
+        monkeypatch.setattr(auth, "PATIENCE", 0.05)
+        with pytest.raises(ProblemError, match="too many ask") as refused:
+            await identities.user("token-of-ann", HERE)
+        assert refused.value.status == 503
+        cluster.go_on.set()
+        assert (await identities.user("token-of-ann", HERE)).username == "ann"
+
+
+async def test_who_goes_away_gives_back_the_place_and_the_review() -> None:
+    async with reviewer() as cluster:
+        cluster.go_on.clear()
+        identities = Identities(cluster)
+        for _ in range(3):
+            many = [asyncio.create_task(identities.user(f"guess-{number}", HERE)) for number in range(100)]
+            await asyncio.sleep(0)
+            for task in many:
+                task.cancel()
+            await asyncio.gather(*many, return_exceptions=True)
+        cluster.go_on.set()
+        assert (await identities.user("token-of-ann", HERE)).username == "ann"
 
 
 async def test_one_user_cannot_take_all_reviews_of_rights() -> None:
-    """Of one user only so many requests are worked on at a time."""
     async with reviewer() as cluster:
         cluster.go_on.clear()
         rights, eve = Rights(cluster), User(username="eve")
-        many = [Right(verb="list", resource="resourcequotas", name=f"q-{number}") for number in range(AT_A_TIME)]
+        many = [Right(verb="list", resource="resourcequotas", name=f"q-{number}") for number in range(500)]
         asking = [asyncio.create_task(rights.has(eve, right)) for right in many]
         await asyncio.sleep(0)
         other = asyncio.create_task(rights.has(User(username="ann"), many[0]))
         await asyncio.sleep(0)
         cluster.go_on.set()
         assert await other
+        assert [spec["user"] for spec in cluster.asked].index("ann") <= auth.MAX_ASKED + 1
         assert all(await asyncio.gather(*asking))
 
 

@@ -47,12 +47,14 @@ def test_what_is_worked_on_is_bounded_by_user_and_for_all() -> None:
     assert refused.value.status == 429
     for number in range(limits.ALL_AT_A_TIME - limits.AT_A_TIME):
         begin(f"user {number}")
+    begin("last")
     with pytest.raises(ProblemError) as refused:
         begin("last")
-    assert refused.value.status == 503
+    assert refused.value.status == 503, "one of each user, whatever others do"
     for one in working:
         one.__exit__(None, None, None)
     begin("last")
+    assert not any(count < 0 for count in limit._working.values())
 
 
 def test_the_rates_of_many_users_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
