@@ -113,11 +113,11 @@ class App:
                 await asyncio.sleep(TOO_MANY_SECONDS)
             response = served.problem(problem)
         except ApiError as error:
-            facts = {"request_id": served.id, "caller": served.caller, "error": error.message[:LONGEST]}
+            facts = {"request_id": served.id, "caller": served.caller[:LONGEST], "error": error.message[:LONGEST]}
             log.warning("request failed", extra=facts)
             response = served.problem(of_api_error(error))
         except Exception:  # the outermost edge of a request
-            log.exception("request failed", extra={"request_id": served.id, "caller": served.caller})
+            log.exception("request failed", extra={"request_id": served.id, "caller": served.caller[:LONGEST]})
             response = served.problem(ProblemError(500, "the request failed here"))
         finally:
             served.note(time.monotonic() - begun)
@@ -192,7 +192,7 @@ class _Served:
             "code": self.code,
         }
         served = user is not None and 0 < self.status < 400
-        limited = {} if served else {"caller": self.caller}
+        limited = {} if served else {"caller": self.caller[:LONGEST]}
         log.info("request", extra={**facts, **limited, "duration_ms": round(seconds * 1000, 3)})
         if route is not None and route.writes and self.begun:
             audit.info("write", extra={**facts, "changes": self.call.changes if self.call is not None else None})
