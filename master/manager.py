@@ -8,7 +8,8 @@ import logging
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import Lease
-from common.runtime import metrics
+from common.runtime import metrics, unexpected
+from common.runtime.unexpected import kept_running
 from common.runtime.waiting import first_of
 from master.cache.informers import Caches
 from master.quotas.controller import Quotas
@@ -55,6 +56,8 @@ class Master:
                     await self._until_lost(self.lease.lost, doubtful=not term.settled)
                 except* ApiError as errors:  # its API server went in the middle of beginning
                     log.warning("leading ended", extra={"term": term.number, "error": str(_first(errors))})
+                except* Exception as errors:  # noqa: BLE001 (logged; the HTTP API and the other replicas go on)
+                    unexpected.tell("leader", "", errors)
                 log.info("no longer leading", extra={"term": term.number})
             await asyncio.sleep(PAUSE)
 
@@ -115,7 +118,8 @@ class Master:
         self.leading = seeds, quotas
         async with asyncio.TaskGroup() as group:
             for work in (seeds, quotas, statuses, tenants, namespaces, defaults, events, kubermatic, allocations):
-                group.create_task(work.run(), name=type(work).__name__)
+                part = type(work).__name__
+                group.create_task(kept_running(part, work.run, ends=(ApiError,)), name=part)
 
 
 def _first(errors: BaseExceptionGroup[ApiError]) -> BaseException:

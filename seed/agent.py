@@ -12,6 +12,7 @@ from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.runtime import metrics
 from common.runtime.flags import CommonOptions, UsageError
 from common.runtime.followers import until_stopped, within_start
+from common.runtime.unexpected import kept_task
 from common.server.health import Health
 from common.server.page_access import PageReaders
 from common.server.program import Program
@@ -71,14 +72,14 @@ def follow(agent: Agent) -> list[asyncio.Task[None]]:
         asyncio.create_task(agent.certificates.run(), name="certificates"),
         asyncio.create_task(agent.key.run(), name="webhook key"),
         asyncio.create_task(agent.ledger.run(), name="ledgers"),
-        asyncio.create_task(agent.record.run(), name="record of this replica"),
-        asyncio.create_task(listed_after(agent.record.kept, agent.caches.watches), name="watches"),
-        asyncio.create_task(agent.caches.cluster_api.run(), name="view of Cluster API"),
-        asyncio.create_task(agent.caches.kubermatic.run(), name="view of Kubermatic"),
-        asyncio.create_task(agent.caches.namespaces.run(), name="namespaces"),
-        asyncio.create_task(agent.caches.organizations.run(), name="organizations"),
-        asyncio.create_task(agent.connections.run(), name="connections to user clusters"),
-        asyncio.create_task(agent.refusals.run(), name="refusals"),
+        kept_task("record of this replica", agent.record.run),
+        kept_task("watches", lambda: listed_after(agent.record.kept, agent.caches.watches)),
+        kept_task("view of Cluster API", agent.caches.cluster_api.run),
+        kept_task("view of Kubermatic", agent.caches.kubermatic.run),
+        kept_task("namespaces", agent.caches.namespaces.run),
+        kept_task("organizations", agent.caches.organizations.run),
+        kept_task("connections to user clusters", agent.connections.run),
+        kept_task("refusals", agent.refusals.run),
     ]
 
 
@@ -107,7 +108,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
         log.info("webhook serves", extra={"address": str(address), "seed": options.seed_name})
         leading = asyncio.create_task(agent.leader.run(), name="leader")
         prefetch = Prefetch(agent.flavours, agent.caches.clusters.user_clusters.store.values, agent.sizing.catalogue_of)
-        followers += [leading, asyncio.create_task(prefetch.run(), name="prefetch")]
+        followers += [leading, kept_task("prefetch", prefetch.run)]
         await until_stopped(running.stop, followers)
         await end_leading(agent.leader, leading)
         agent.server.end_soon()

@@ -14,6 +14,7 @@ from common.quota import resources
 from common.quota.largest import largest
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
+from common.runtime.unexpected import contained
 from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
 from seed.admission.denial import Refusal
@@ -59,11 +60,12 @@ class AccountsCollector(Collector):
             if account is None:
                 continue
             fenced += account.fenced
-            holding, using = accounts.held(account), accounts.use(account)
-            for resource in quota.limits:
-                has, uses = holding.get(resource, 0), using.get(resource, 0)
-                for family, amount in ((used, uses), (held, has), (idle, has - uses)):
-                    family.add_metric([quota.name, resource, resources.unit(resource)], amount / UNIT)
+            with contained("metrics", quota.name):
+                holding, using = accounts.held(account), accounts.use(account)
+                for resource in quota.limits:
+                    has, uses = holding.get(resource, 0), using.get(resource, 0)
+                    for family, amount in ((used, uses), (held, has), (idle, has - uses)):
+                        family.add_metric([quota.name, resource, resources.unit(resource)], amount / UNIT)
         yield from (used, held, idle)
         yield GaugeMetricFamily(
             "seedquota_accounts_fenced", "Accounts that admit nothing until they were rebuilt.", value=fenced
@@ -102,17 +104,18 @@ class NamespacesCollector(Collector):
             quota = self._quota_cache.quota(name)
             if quota is None:
                 continue
-            for source in sources:
-                _sample(clusters, [name, source.cluster], source.totals.used, quota.limits)
-            found = [
-                ((source.cluster, namespace), used)
-                for source in sources
-                for namespace, used in source.totals.by_namespace.items()
-            ]
-            shown = largest(found, quota.limits, MAX_NAMESPACES // len(by_quota))
-            for key, used in shown:
-                _sample(namespaces, [name, *key], used, quota.limits)
-            omitted.add_metric([name], len(found) - len(shown))
+            with contained("metrics", name):
+                for source in sources:
+                    _sample(clusters, [name, source.cluster], source.totals.used, quota.limits)
+                found = [
+                    ((source.cluster, namespace), used)
+                    for source in sources
+                    for namespace, used in source.totals.by_namespace.items()
+                ]
+                shown = largest(found, quota.limits, MAX_NAMESPACES // len(by_quota))
+                for key, used in shown:
+                    _sample(namespaces, [name, *key], used, quota.limits)
+                omitted.add_metric([name], len(found) - len(shown))
         yield from (clusters, namespaces, omitted)
 
 

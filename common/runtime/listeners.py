@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, ParamSpec
 
+from common.runtime.unexpected import contained
+
 P = ParamSpec("P")
 
 
 class Listeners(Generic[P]):
-    """Called in the order in which they were added. One that raises ends the call: it must not."""
+    """Called in the order in which they were added. One that raises keeps no other from being called."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[P, object]] = []
@@ -22,4 +24,5 @@ class Listeners(Generic[P]):
     def call(self, *arguments: P.args, **named: P.kwargs) -> None:
         """Whoever is added meanwhile is not called; a listener may remove itself."""
         for listener in tuple(self._listeners):
-            listener(*arguments, **named)
+            with contained("listener", getattr(listener, "__qualname__", "")):
+                listener(*arguments, **named)

@@ -46,15 +46,19 @@ def tell(part: str, whose: str, error: BaseException) -> None:
 
 
 class contained:  # noqa: N801 (a context manager, used as a statement)
-    """What is done for one of many, `whose`: an Exception ends that alone. `failed` says so afterwards.
+    """What is done for one of many, `whose`: an Exception ends that alone. `error` is that afterwards.
 
     It is for the outermost edge: what catches a narrower error is inside.
     """
 
     def __init__(self, part: str, whose: str = "") -> None:
-        self.failed = False
+        self.error: BaseException | None = None
         self._part = part
         self._whose = whose
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
 
     def __enter__(self) -> contained:
         return self
@@ -62,9 +66,17 @@ class contained:  # noqa: N801 (a context manager, used as a statement)
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> bool:
         if error is None or not is_contained(error):
             return False
-        self.failed = True
+        self.error = error
         tell(self._part, self._whose, error)
         return True
+
+
+def kept_task(
+    part: str, work: Callable[[], Awaitable[None]], whose: str = "", *, ends: tuple[type[Exception], ...] = ()
+) -> asyncio.Task[None]:
+    """`kept_running`, beside the caller."""
+    name = f"{part} of {whose}" if whose else part
+    return asyncio.create_task(kept_running(part, work, whose=whose, ends=ends), name=name)
 
 
 async def kept_running(

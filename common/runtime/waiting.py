@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 async def within(event: asyncio.Event, seconds: float | None) -> bool:
@@ -34,3 +37,13 @@ async def first_of(*work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def end_task(task: asyncio.Task[None] | None) -> None:
+    """Cancel it and wait for its end. Unlike awaiting the task, this ends when the caller is cancelled."""
+    if task is None:
+        return
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("task failed", extra={"task": task.get_name(), "error": repr(error)})

@@ -12,6 +12,7 @@ from common.api.labels import API_VERSION
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.events import EVENTS, Regarding, event, event_name, microtime
+from common.runtime.unexpected import contained
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,8 @@ class QuotaEvents:
             instance=self._instance,
             time=one.time,
         )
-        try:
-            await self._cluster.create(EVENTS, body)
-        except (ApiError, TimeoutError) as error:
-            log.info("Event not written", extra={"quota": one.regarding.name, "error": str(error)})
+        with contained("Events", one.regarding.name):
+            try:
+                await self._cluster.create(EVENTS, body)
+            except (ApiError, TimeoutError) as error:
+                log.info("Event not written", extra={"quota": one.regarding.name, "error": str(error)})

@@ -12,6 +12,7 @@ from common.api.condition_metrics import conditions_of
 from common.api.types import Condition
 from common.quota import resources
 from common.quota.quantity import UNIT
+from common.runtime.unexpected import contained
 from master.quotas.controller import Quotas
 from master.seeds.registry import Seeds
 
@@ -77,14 +78,15 @@ def _add_quotas(
         view = state.view
         if view is None:
             continue
-        subject = view.spec.subject
-        present = [seed for seed in view.seeds if not seed.lost]
-        use = resources.total(seed.use for seed in present)
-        waiting = resources.total(seed.reserved for seed in present)
-        for resource, most in view.limits.items():
-            unit = resources.unit(resource)
-            labels = (name, subject.kind, subject.name, resource, unit)
-            limit.add_metric(labels, most / UNIT)
-            used.add_metric(labels, use.get(resource, 0) / UNIT)
-            reserved.add_metric(labels, waiting.get(resource, 0) / UNIT)
-            overshoot.add_metric((name, resource, unit), max(use.get(resource, 0) - most, 0) / UNIT)
+        with contained("metrics", name):
+            subject = view.spec.subject
+            present = [seed for seed in view.seeds if not seed.lost]
+            use = resources.total(seed.use for seed in present)
+            waiting = resources.total(seed.reserved for seed in present)
+            for resource, most in view.limits.items():
+                unit = resources.unit(resource)
+                labels = (name, subject.kind, subject.name, resource, unit)
+                limit.add_metric(labels, most / UNIT)
+                used.add_metric(labels, use.get(resource, 0) / UNIT)
+                reserved.add_metric(labels, waiting.get(resource, 0) / UNIT)
+                overshoot.add_metric((name, resource, unit), max(use.get(resource, 0) - most, 0) / UNIT)

@@ -20,6 +20,7 @@ from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change, Store
 from common.runtime.burst import BurstDetector
+from common.runtime.unexpected import kept_running, tell
 from common.runtime.waiting import first_of
 from master.cache.informers import Caches, changed_name
 from master.cache.objects import Named, QuotaCopy
@@ -39,7 +40,6 @@ PROBE_EVERY = 5.0
 PROBE_TIMEOUT = 5.0
 LOOK_EVERY = 0.5  # at the reflectors' own errors
 RESTART_AFTER = 1.0
-
 
 Run = tuple[int, int]
 """One watch of a seed's copies without a break: everything that happens there meanwhile is reported."""
@@ -177,24 +177,28 @@ class SeedLink:
 
     async def _run(self) -> None:
         while True:
-            self._changed.clear()
-            self._used = used = self._wanted()
-            if used.problem:
-                self._set(Phase.INVALID_KUBECONFIG, used.problem)
-                await self._changed.wait()
-                continue
             try:
-                cluster = await self._connection(used.text)
-            except InvalidKubeconfig as error:
-                self._set(Phase.INVALID_KUBECONFIG, f"{self._where()}: {error}")
-                await self._changed.wait()
-                continue
-            except Exception as error:  # noqa: BLE001 (logged; a link that ended would say nothing for ever)
-                await self._failed(error)
-                continue
-            cluster.verify = lambda cluster=cluster: self._verify(cluster)
-            self._set(Phase.CONNECTING, f"connecting to {cluster.server}")
-            await self._while_unchanged(cluster)
+                await self._connect()
+            except Exception as error:  # noqa: BLE001 (told; a link that ended would say nothing for ever)
+                tell("seed link", self.name, error)
+                self._set(Phase.UNREACHABLE, f"internal error: {type(error).__name__}")
+                await asyncio.sleep(RESTART_AFTER)
+
+    async def _connect(self) -> None:
+        self._changed.clear()
+        self._used = used = self._wanted()
+        problem, cluster = used.problem, None
+        try:
+            cluster = await self._connection(used.text) if not problem else None
+        except InvalidKubeconfig as error:
+            problem = f"{self._where()}: {error}"
+        if cluster is None:
+            self._set(Phase.INVALID_KUBECONFIG, problem)
+            await self._changed.wait()
+            return
+        cluster.verify = lambda: self._verify(cluster)
+        self._set(Phase.CONNECTING, f"connecting to {cluster.server}")
+        await self._while_unchanged(cluster)
 
     async def _connection(self, kubeconfig: str) -> SeedCluster:
         """Raises InvalidKubeconfig."""
@@ -208,8 +212,8 @@ class SeedLink:
     async def _while_unchanged(self, cluster: SeedCluster) -> None:
         try:
             ended = await first_of(self._session(cluster), self._until_changed(cluster))
-            if not ended.cancelled() and (error := ended.exception()) is not None:
-                await self._failed(error)
+            if not ended.cancelled():
+                ended.result()
         finally:
             self._cluster = self._there = self.sync = None
             await cluster.close()
@@ -234,11 +238,6 @@ class SeedLink:
             log.info("seed's token replaced", extra={"seed": self.name})
             await self._changed.wait()
 
-    async def _failed(self, error: BaseException) -> None:
-        log.error("seed link failed, starting anew", exc_info=error, extra={"seed": self.name})
-        self._set(Phase.UNREACHABLE, f"internal error: {type(error).__name__}")
-        await asyncio.sleep(RESTART_AFTER)
-
     async def _session(self, cluster: SeedCluster) -> None:
         await self._identify(cluster)
         there = SeedCaches(cluster, self._seen)
@@ -262,7 +261,7 @@ class SeedLink:
             group.create_task(self.publisher.run())
             group.create_task(sync.show_signs(lambda: self.connected))
             group.create_task(self._probe(cluster, there, sync))
-            group.create_task(self.renewal.run(cluster))
+            group.create_task(kept_running("token renewal", lambda: self.renewal.run(cluster), whose=self.name))
 
     async def _identify(self, cluster: SeedCluster) -> None:
         """Waits until the cluster is known to be this seed's. Nothing is read or written there before."""

@@ -16,6 +16,7 @@ from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change
 from common.runtime.burst import BurstDetector
+from common.runtime.unexpected import contained
 from master.cache.informers import Caches, changed_name
 from master.cache.objects import QUOTA_ALLOCATIONS
 from master.seeds.link import OnCopy, SeedLink, log
@@ -62,7 +63,8 @@ class Seeds:
         ends = self._caches.listen(self._changed)
         try:
             for seed in self._caches.seeds.store.values():
-                self._take(seed)
+                with contained("seeds", seed.metadata.name):
+                    self._take(seed)
             await asyncio.get_running_loop().create_future()
         finally:
             ends()
@@ -80,13 +82,15 @@ class Seeds:
             for link in self.links.values():
                 ref = link.seed.spec.kubeconfig_secret_ref
                 if ref is not None and ref.name == name:
-                    link.check()
+                    with contained("seeds", link.name):
+                        link.check()
         elif plural != QUOTA_ALLOCATIONS.plural and _matters(change):  # a seed gets the quota that is made of it
             if plural == "resourcequotas":
                 self.rush.note()
             for link in self.links.values():
-                if link.sync is not None:
-                    link.sync.add((plural, changed_name(change)))
+                with contained("seeds", link.name):
+                    if link.sync is not None:
+                        link.sync.add((plural, changed_name(change)))
 
     def _take(self, seed: Seed) -> None:
         name = seed.metadata.name

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 
 import msgspec
 
@@ -93,8 +93,9 @@ class Accounts:
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._demands = ListDemands(self.look_at)
         self._unsized: dict[tuple[str, str], Rest] = {}  # by quota uid and source
+        self.uncounted: dict[tuple[str, str], float] = {}  # ... since when counting fails, though it is followed
         self._progress: dict[str, Progress] = {}  # by quota uid
-        self._publisher = Publisher(cluster, cluster_cache, known)
+        self._publisher = Publisher(cluster, cluster_cache, known, self.uncounted)
 
     async def run(self) -> None:
         stop_quota = self._quota_cache.on_quota(self._quota_changed)
@@ -140,6 +141,10 @@ class Accounts:
 
     def look_at(self, name: str) -> None:
         self._controller.queue.add(name)
+
+    def forget_uncounted(self, alive: Set[str]) -> None:
+        for key in [key for key in self.uncounted if key[0] not in alive]:
+            del self.uncounted[key]
 
     def look_again(self, consumer: Consumer) -> None:
         """Something about a source of it changed."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from common.kube.controller.reflector import moment
+from common.runtime.unexpected import kept_task
 from seed.cache.quota import Quota
 from seed.usage.source import UsageSource
 
@@ -52,7 +53,7 @@ class ListDemands:
             await source.listed(token)
             self._on_listed(quota.name)
 
-        task = asyncio.create_task(wait(), name=f"list of {source.key} for {quota.name}")
+        task = kept_task("demanded lists", wait, f"{source.key} for {quota.name}")
         self._demands[demanded] = Demand(source, since, task)
 
     def forget(self, uid: str) -> None:
@@ -63,3 +64,4 @@ class ListDemands:
     def close(self) -> None:
         for demand in self._demands.values():
             demand.task.cancel()
+        self._demands.clear()

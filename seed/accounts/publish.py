@@ -9,7 +9,7 @@ from common.quota import resources
 from common.quota.account import Account
 from common.quota.escrow import Report
 from seed.cache.source_keys import shown
-from seed.usage.source import NOT_LISTED, UsageSource
+from seed.usage.source import NOT_LISTED, Problem, UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 BUSY_INTERVAL = 0.25  # ... under load: each costs two API servers as much as several Machines
@@ -18,6 +18,7 @@ QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 
 MAX_NAMED = 32  # sources of each kind: what a status takes
 MAX_TEXT = 1024  # characters of what one of them says
+UNCOUNTED = "what is there cannot be counted, because of an unexpected error: see the log of seedquota-seed"
 STALE_STEP = 60  # the published age of a stale source grows in steps of so many seconds
 
 
@@ -70,15 +71,20 @@ def pause_after(before: Published | None, said: Report, now: float) -> float:
     return min(2 * before.pause, BUSY_INTERVAL)
 
 
-def stale_source(source: UsageSource, account: Account, now: float) -> StaleSource | None:
-    """None for one that is followed. `now` is monotonic."""
-    if source.problem is None or source.lost_at is None:
+def stale_source(
+    source: UsageSource, account: Account, now: float, uncounted_since: float | None = None
+) -> StaleSource | None:
+    """None for one that is followed, and counted. Times are monotonic."""
+    problem, since = source.problem, source.lost_at
+    if problem is None or since is None:
+        problem, since = Problem(NOT_LISTED, UNCOUNTED), uncounted_since
+    if since is None:
         return None
     return StaleSource(
         source=shown(source.key),
-        seconds=int(now - source.lost_at) // STALE_STEP * STALE_STEP,
+        seconds=int(now - since) // STALE_STEP * STALE_STEP,
         never_counted=not source.counted and source.key not in account.used,
-        not_listed=source.problem.message[:MAX_TEXT] if source.problem.reason == NOT_LISTED else "",
+        not_listed=problem.message[:MAX_TEXT] if problem.reason == NOT_LISTED else "",
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -48,8 +49,16 @@ class _InNamespaces(NamedTuple):
 
 
 class Publisher:
-    def __init__(self, cluster: Cluster, cluster_cache: ClusterCache, known: Callable[[Quota], int | None]) -> None:
-        """`known`: which generation of the quota's copy all replicas have."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        cluster_cache: ClusterCache,
+        known: Callable[[Quota], int | None],
+        uncounted: Mapping[tuple[str, str], float] = MappingProxyType({}),
+    ) -> None:
+        """`known`: which generation of the quota's copy all replicas have. `uncounted`: by quota uid and source, since
+        when (monotonic) counting fails."""
+        self._uncounted = uncounted
         self._cluster = cluster
         self._cluster_cache = cluster_cache
         self._known = known
@@ -64,7 +73,7 @@ class Publisher:
         now = time.monotonic()
         looked, in_namespaces = self._look(quota, sources, now)
         facts = Sources(
-            _stale(sources, account, now),
+            self._stale(quota, sources, account, now),
             unenforced,
             self._known(quota),
             len(self._cluster_cache.covered(quota)),
@@ -125,6 +134,13 @@ class Publisher:
             known = self._in_namespaces[uid] = now, found
         return known
 
+    def _stale(
+        self, quota: Quota, sources: Iterable[UsageSource], account: Account, now: float
+    ) -> tuple[StaleSource, ...]:
+        uncounted = self._uncounted
+        found = (stale_source(each, account, now, uncounted.get((quota.key.uid, each.key))) for each in sources)
+        return tuple(source for source in found if source is not None)[:MAX_NAMED]
+
     def _before(self, quota: Quota, now: float) -> Published | None:
         before = self._published.get(quota.key.uid)
         if before is not None and before.copy_uid != quota.copy_uid:
@@ -148,11 +164,6 @@ def _soonest(*seconds: float | None) -> float | None:
 def kept_use(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
     """As much of the use as an account keeps."""
     return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
-
-
-def _stale(sources: Iterable[UsageSource], account: Account, now: float) -> tuple[StaleSource, ...]:
-    found = (stale_source(source, account, now) for source in sources)
-    return tuple(source for source in found if source is not None)[:MAX_NAMED]
 
 
 def _largest_namespaces(sources: Iterable[UsageSource], quota: Quota) -> tuple[tuple[NamespaceUse, ...], int]:

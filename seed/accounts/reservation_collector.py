@@ -13,6 +13,7 @@ import msgspec
 from common.kube.client.errors import ApiError
 from common.quota import account as accounts
 from common.quota.account import Account, Reservation, ReservationKey
+from common.runtime.unexpected import contained
 from seed.accounts import reservation_gc
 from seed.accounts.account_write import write
 from seed.accounts.controller import Accounts
@@ -162,7 +163,7 @@ class ReservationCollector:
         found: dict[ReservationKey, int | None] = {}
 
         async def read(source: UsageSource, entries: list[Entry]) -> None:
-            with suppress(ApiError, TimeoutError):
+            with contained("evidence", source.key), suppress(ApiError, TimeoutError):
                 async with asyncio.timeout(READ_SECONDS):
                     for key, reservation in entries:
                         found[key] = await source.generation(reservation.object, key[1])

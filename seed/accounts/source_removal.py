@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from common.api.types import PROJECTS, SEED_COPIES, USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota import account as accounts
 from common.quota.account import Account
+from common.runtime.unexpected import contained
 from seed.accounts.account_write import write
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
@@ -46,10 +48,9 @@ class SourceRemoval:
         """Forgets sources whose cluster is gone, or of another subject."""
         counted = set(self._registry.source_keys(quota))
         for key in accounts.sources(account) - counted:
-            try:
+            gone = False
+            with contained("evidence", f"{key} for {quota.name}"), suppress(ApiError):
                 gone = not await self._belongs(key, quota)
-            except ApiError:
-                continue
             if gone and await write(handle, quota, forgetting(self._accounts.term, key)):
                 log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
         for key in counted - set(self._cluster_cache.source_keys(quota)):

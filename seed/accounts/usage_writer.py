@@ -14,6 +14,8 @@ from common.quota import account as accounts
 from common.quota import resources, surge_loans
 from common.quota.account import Account
 from common.quota.resources import ResourceList
+from common.runtime import unexpected
+from common.runtime.unexpected import contained
 from common.runtime.waiting import within
 from seed.accounts.account_write import NeverOpenError, write
 from seed.accounts.controller import Accounts
@@ -34,6 +36,7 @@ COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to co
 COUNT_AT_ONCE = 64  # changes that are not put off any longer: each write carries all reservations not counted yet
 CHECK_INTERVAL = 5.0  # ... between two looks for reservations without an object
 RETRY_DELAY = 1.0
+FAILED_DELAY = 15.0  # seconds after a count that failed in a way that nobody expected
 
 
 class Counting:
@@ -116,9 +119,15 @@ class Counting:
             for key in ready:
                 del self._due[key]
                 self._changes.pop(key, None)
-            await asyncio.gather(*(self._count(key) for key in ready))
+            await asyncio.gather(*(self._count_one(key) for key in ready))
             wait = min(self._due.values(), default=now + 60) - time.monotonic()
             await within(self._wake, max(wait, 0))
+
+    async def _count_one(self, key: str) -> None:
+        with contained("counting", key) as attempt:
+            await self._count(key)
+        if attempt.failed:
+            self._due.setdefault(key, time.monotonic() + FAILED_DELAY)
 
     async def _count(self, key: str) -> None:
         source = self._sources.get(key)
@@ -137,7 +146,10 @@ class Counting:
                 self._due.setdefault(key, time.monotonic() + pause)
                 continue
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
-            done = self._accounts.may_count(quota, source) and await write(handle, quota, self._counted(source, quota))
+            done = await self._written(handle, quota, source)
+            if done is None:
+                opened = None
+                continue
             if not done or self._withheld(handle, source):
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
             account = handle.writer.account
@@ -147,6 +159,21 @@ class Counting:
                 opened.add((quota.key.uid, account.incarnation))
         if opened is not None and totals is source.totals:
             self._judge(key, totals, waiting, frozenset(opened))
+
+    async def _written(self, handle: AccountHandle, quota: Quota, source: UsageSource) -> bool | None:
+        """Whether it was counted there; None if that fails in a way that nobody expected. Then what is counted there is
+        old, and the quota says so."""
+        failed = self._accounts.uncounted
+        with contained("counting", f"{source.key} for {quota.name}") as attempt:
+            done = self._accounts.may_count(quota, source) and await write(handle, quota, self._counted(source, quota))
+        if attempt.failed:
+            failed.setdefault((quota.key.uid, source.key), time.monotonic())
+            self._due.setdefault(source.key, time.monotonic() + FAILED_DELAY)
+            self._accounts.look_at(quota.name)
+            return None
+        if failed.pop((quota.key.uid, source.key), None) is not None:
+            self._accounts.look_at(quota.name)
+        return done
 
     def _judge(self, key: str, totals: Usage, waiting: frozenset[str], opened: frozenset[tuple[str, str]]) -> None:
         """Only an account that was open at the count before has a reservation for all that it admitted since."""
@@ -187,12 +214,19 @@ class Counting:
                 account = handle.writer.account if handle is not None else None
                 if handle is None or account is None or account.epoch != self._accounts.term:
                     continue
-                await self._removal.forget(handle, quota, account)
-                await self._collector.release(handle, quota, account)
-                self._end_loans(handle, quota, account)
-                self._end_bases(quota, account)
                 alive.add((quota.key.uid, account.incarnation))
+                await self._check_one(handle, quota, account)
             self._collector.keep(alive)
+            self._accounts.forget_uncounted({uid for uid, _ in alive})
+
+    async def _check_one(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
+        with contained("evidence", quota.name):
+            await self._removal.forget(handle, quota, account)
+        with contained("evidence", quota.name):
+            await self._collector.release(handle, quota, account)
+        with contained("evidence", quota.name):
+            self._end_loans(handle, quota, account)
+            self._end_bases(quota, account)
 
     def _end_bases(self, quota: Quota, account: Account) -> None:
         """What a source counts for the base of a reservation goes with that. If it was cancelled, nobody else tells."""
@@ -233,4 +267,4 @@ class Counting:
                 case TimeoutError() | StoreUnavailableError() | MalformedLedgerError() | NoAccountError():
                     log.info("a rollout waits on surge", extra={"quota": handle.key.name, "error": str(outcome)})
                 case BaseException():
-                    raise outcome
+                    unexpected.tell("evidence", handle.key.name, outcome)

@@ -36,6 +36,7 @@ from common.kube.client.resource import Resource
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.runtime.listeners import Listeners
+from common.runtime.unexpected import kept_task
 from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
@@ -207,8 +208,11 @@ class NamespaceCache:
         for key, user_cluster in wanted.items():
             if key not in self._watched:
                 watched = self._watched[key] = _Watched(user_cluster)
-                watched.task = asyncio.create_task(self._follow(key, watched), name=f"namespaces of {key}")
+                watched.task = self._following(key, watched)
             self._watched[key].user_cluster = user_cluster
+
+    def _following(self, key: str, watched: _Watched) -> asyncio.Task[None]:
+        return kept_task("namespaces", lambda: self._follow(key, watched), key)
 
     async def _end(self, key: str) -> None:
         task = self._watched.pop(key).task

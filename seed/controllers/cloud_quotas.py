@@ -19,6 +19,7 @@ from common.api.labels import CLOUD_QUOTA_MANAGER
 from common.api.types import USER_CLUSTERS, CloudQuota, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
+from common.runtime.unexpected import contained
 from seed.providers.flavour import AccountQuota, Place
 from seed.providers.size import NotSized, ProviderUnavailable
 
@@ -46,10 +47,8 @@ class CloudQuotas:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            try:
+            with contained("quotas of cloud accounts"):
                 await self.look()
-            except Exception:
-                log.exception("quotas of cloud accounts not published")
             await asyncio.sleep(ROUND_SECONDS)
 
     async def look(self) -> None:
@@ -60,7 +59,11 @@ class CloudQuotas:
         wanted = {key: cluster for key, cluster in clusters.items() if self._due.get(key, now) <= now}
         self._due |= {key: now + EVERY * random.uniform(0.8, 1.2) for key in wanted}  # noqa: S311
         limit = asyncio.Semaphore(AT_A_TIME)
-        await asyncio.gather(*(self._publish(cluster, limit) for cluster in wanted.values()))
+        await asyncio.gather(*(self._publish_one(cluster, limit) for cluster in wanted.values()))
+
+    async def _publish_one(self, cluster: UserCluster, limit: asyncio.Semaphore) -> None:
+        with contained("quotas of cloud accounts", cluster.metadata.key):
+            await self._publish(cluster, limit)
 
     async def _publish(self, cluster: UserCluster, limit: asyncio.Semaphore) -> None:
         before = cluster.status.cloud_quota

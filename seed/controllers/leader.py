@@ -7,12 +7,11 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 
-from common.kube.client.errors import ApiError
-from common.kube.controller.leader_election import LeaseLost, Term
+from common.kube.controller.leader_election import Term
+from common.runtime import unexpected
 from common.runtime.waiting import first_of
 from seed import metrics
-from seed.controllers.term import Leadership, Replica
-from seed.ledger.store import StoreUnavailableError
+from seed.controllers.term import ENDS, Leadership, Replica
 from seed.usage.namespaced_objects import NamespacedSource
 
 log = logging.getLogger(__name__)
@@ -54,8 +53,11 @@ class Leader:
                 async with self._lease.hold() as term:
                     await self._lead(term)
                 # Not a moment later: where nobody else took the lease, it is held on if sight of it is not lost.
-            except* (ApiError, StoreUnavailableError, LeaseLost) as errors:
+            except* ENDS as errors:
                 log.warning("leading ended", extra={"error": "; ".join(str(error) for error in _each(errors))})
+                await asyncio.sleep(PAUSE)
+            except* Exception as errors:  # noqa: BLE001 (logged; the webhook goes on, and so do the other replicas)
+                unexpected.tell("leader", "", errors)
                 await asyncio.sleep(PAUSE)
 
     async def _lead(self, term: Term) -> None:

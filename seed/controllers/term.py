@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -13,8 +13,9 @@ from common.api.types import Condition, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.client.reach import DEFAULT, Reach
-from common.kube.controller.leader_election import Lease, Term
+from common.kube.controller.leader_election import Lease, LeaseLost, Term
 from common.runtime import metrics
+from common.runtime.unexpected import kept_running
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting
@@ -32,7 +33,7 @@ from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_cluster_conditions import own_conditions
 from seed.controllers.user_clusters import UserClusters
 from seed.evaluators.clusters import Kind
-from seed.ledger.store import Store
+from seed.ledger.store import Store, StoreUnavailableError
 from seed.projections.local_copies import LocalCopies
 from seed.registration import allocations, cluster_api, clusters, namespaces, withdrawal
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
@@ -52,6 +53,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.5  # seconds, at what the Lease asks for
 LOOK_AGAIN = 5.0  # ... once no webhook is left
+ENDS = (ApiError, StoreUnavailableError, LeaseLost)  # what ends a term: another replica may be in a better place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,28 +228,37 @@ class Leadership:
         )
 
     async def run(self) -> None:
+        parts: dict[str, Callable[[], Awaitable[None]]] = {
+            "accounts": self._accounts.run,
+            "replicas": self._replicas.run,
+            "counting": self._counting.run,
+            "user clusters": self._user_clusters.run,
+            "Cluster API": self._informers.run,
+            "clusters": self._clusters.run,
+            "allocations": self._allocations.run,
+            "namespaces": self._namespaces.run,
+            "seed status": self._status.run,
+            "unknown projects": self._unknown_projects.run,
+            "local copies": self._local_copies.run,
+            "Events of what was not admitted": self._unadmitted.run,
+            "quotas of cloud accounts": self._cloud_quotas.run,
+            "webhook configuration for clusters": self._for_clusters.run,
+            "webhook configuration for Allocations": self._keep_for_allocations,
+            "webhook for namespaces of the seed": self._own_namespaced.run,
+            "local copies in namespaces of the seed": self._copy_in_own_namespaces,
+            "withdrawal of webhooks": self._withdraw,
+        }
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._accounts.run(), name="accounts")
-            group.create_task(self._replicas.run(), name="replicas")
-            group.create_task(self._counting.run(), name="counting")
-            group.create_task(self._user_clusters.run(), name="user clusters")
-            group.create_task(self._informers.run(), name="Cluster API")
-            group.create_task(self._clusters.run(), name="clusters")
-            group.create_task(self._allocations.run(), name="allocations")
-            group.create_task(self._namespaces.run(), name="namespaces")
-            group.create_task(self._status.run(), name="seed status")
-            group.create_task(self._unknown_projects.run(), name="unknown projects")
-            group.create_task(self._local_copies.run(), name="local copies")
-            group.create_task(self._unadmitted.run(), name="Events of what was not admitted")
-            group.create_task(self._cloud_quotas.run(), name="quotas of cloud accounts")
-            group.create_task(self._for_clusters.run(), name="webhook configuration for clusters")
-            group.create_task(self._keep_for_allocations(), name="webhook configuration for Allocations")
-            group.create_task(self._own_namespaced.run(), name="webhook for namespaces of the seed")
-            own = self._local_copies.keep_in_namespaces(
-                OWN_API_SERVER, self._replica.cluster, self._namespaces, self._status.look
-            )
-            group.create_task(own, name="local copies in namespaces of the seed")
-            group.create_task(self._withdraw(), name="withdrawal of webhooks")
+            for part, run in parts.items():
+                group.create_task(kept_running(part, run, ends=ENDS), name=part)
+
+    async def _copy_in_namespaces(self, key: str, cluster: Cluster) -> None:
+        look = self._user_clusters.look
+        await self._local_copies.keep_in_namespaces(key, cluster, self._namespaces, lambda: look(key))
+
+    async def _copy_in_own_namespaces(self) -> None:
+        cluster = self._replica.cluster
+        await self._local_copies.keep_in_namespaces(OWN_API_SERVER, cluster, self._namespaces, self._status.look)
 
     async def confirm_accounts(self) -> None:
         """Before an orderly end."""
@@ -343,12 +354,12 @@ class Leadership:
         self._namespaced[key] = webhook
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._namespaces.follow(key, cluster))
-                group.create_task(webhook.run())
-                copying = self._local_copies.keep_in_namespaces(
-                    key, cluster, self._namespaces, lambda: self._user_clusters.look(key)
-                )
-                group.create_task(copying)
+                for part, run in (
+                    ("namespaces", lambda: self._namespaces.follow(key, cluster)),
+                    ("webhook for namespaces", webhook.run),
+                    ("local copies in namespaces", lambda: self._copy_in_namespaces(key, cluster)),
+                ):
+                    group.create_task(kept_running(part, run, whose=key))
         finally:
             if self._namespaced.get(key) is webhook:
                 del self._namespaced[key]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 from common.kube.client.api_client import Cluster
+from common.runtime.unexpected import contained
 from seed.controllers.warning_events import warn
 from seed.usage.user_cluster import Source
 
@@ -39,7 +40,8 @@ class UnadmittedEvents:
         due = [uid for uid, source in sources.items() if self._is_due(source, now)]
         for uid in due[:AT_ONCE]:
             self._told[uid] = now
-            await self._tell(sources[uid])
+            with contained("Events of what was not admitted", sources[uid].key):
+                await self._tell(sources[uid])
 
     def _is_due(self, source: Source, now: float) -> bool:
         told, unadmitted = self._told.get(source.uid, float("-inf")), source.totals.unadmitted

@@ -8,6 +8,7 @@ import time
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
+from common.runtime.unexpected import contained
 from seed.admission import projects
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
@@ -40,8 +41,10 @@ class UnknownProjects:
         unknown = {cluster.metadata.uid: cluster for cluster in self._unknown()}
         self._due = {uid: self._due.get(uid, now + LOOK_EVERY / 2) for uid in unknown}
         for uid in [uid for uid, due in self._due.items() if due <= now][:AT_ONCE]:
-            told = await self._tell(unknown[uid])
-            self._due[uid] = now + (TELL_AGAIN if told else RETRY)
+            self._due[uid] = now + RETRY
+            with contained("unknown projects", unknown[uid].metadata.key):
+                if await self._tell(unknown[uid]):
+                    self._due[uid] = now + TELL_AGAIN
 
     def _unknown(self) -> list[UserCluster]:
         quota_cache, user_clusters = self._quota_cache, self._cluster_cache.user_clusters

@@ -15,6 +15,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.reach import DEFAULT, Reach
 from common.kube.controller.controller import Controller, ReconcileHook
+from common.runtime.unexpected import kept_running
 from seed import metrics
 from seed.admission import projects
 from seed.cache.clusters import ClusterCache
@@ -235,9 +236,8 @@ class UserClusters:
             copying = self._copies.follow(source, cluster, lambda: self._controller.queue.add(source.key))
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(keeper.run())
-                    group.create_task(stamper.run())
-                    group.create_task(canary.run())
+                    for each in (keeper, stamper, canary):
+                        group.create_task(kept_running("webhook configurations", each.run, whose=source.key))
                     if self._beside is not None:
                         group.create_task(self._beside(source, cluster))
             finally:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from common.api.types import UserCluster
+from common.runtime.unexpected import contained
 from seed.instance_types.cache import FRESH_SECONDS, FlavourCache, Question
 from seed.providers.flavour import Place
 from seed.providers.size import NotSized, ProviderUnavailable
@@ -41,11 +42,9 @@ class Prefetch:
         """Until cancelled."""
         await asyncio.sleep(random.uniform(0, START_SECONDS))  # noqa: S311
         while True:
-            try:
-                await self.look()
-                await self._cache.share_again()
-            except Exception:
-                log.exception("prefetch failed")
+            for work in (self.look, self._cache.share_again):
+                with contained("prefetch"):
+                    await work()
             await asyncio.sleep(_jittered(ROUND_SECONDS))
 
     async def look(self) -> None:
@@ -59,11 +58,12 @@ class Prefetch:
             if self._due.get(uid, now) > now:
                 continue
             self._due[uid] = now + _jittered(AGAIN_SECONDS)
-            try:
-                question = await self._catalogue_of(cluster)
-            except (NotSized, ProviderUnavailable) as error:
-                _log(cluster, error)
-                continue
+            question = None
+            with contained("prefetch", cluster.metadata.key):
+                try:
+                    question = await self._catalogue_of(cluster)
+                except (NotSized, ProviderUnavailable) as error:
+                    _log(cluster, error)
             if question is None:
                 continue
             if question.place in self._fresh:
@@ -74,13 +74,13 @@ class Prefetch:
         await asyncio.gather(*(self._ask(cluster, question, limit) for cluster, question in wanted.values()))
 
     async def _ask(self, cluster: UserCluster, question: Question, limit: asyncio.Semaphore) -> None:
-        try:
-            async with limit:
-                await self._cache.prefetch(question)
-        except (NotSized, ProviderUnavailable) as error:
-            _log(cluster, error)
-            return
-        self._fresh[question.place] = time.monotonic() + _jittered(FRESH_SECONDS)
+        with contained("prefetch", cluster.metadata.key):
+            try:
+                async with limit:
+                    await self._cache.prefetch(question)
+                self._fresh[question.place] = time.monotonic() + _jittered(FRESH_SECONDS)
+            except (NotSized, ProviderUnavailable) as error:
+                _log(cluster, error)
 
 
 def _log(cluster: UserCluster, error: Exception) -> None:

@@ -21,6 +21,7 @@ from common.api.conditions import now
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from common.kube.controller.events import EVENTS, Regarding, microtime
+from common.runtime import unexpected
 from common.runtime.lru import LruDict
 from seed.notifications.event_series import RETRY, Occurrence, Series, SeriesTable, created, repeated
 from seed.notifications.owners import Owner, owner_of, resource_of
@@ -119,9 +120,9 @@ class OwnerNotifier:
             except (ApiError, TimeoutError) as error:
                 self._failed()
                 log.info("Events cannot be written", extra={"cluster": self.name, "error": str(error)})
-            except Exception:  # whatever it was, the next must be written
+            except Exception as error:  # noqa: BLE001 (logged; whatever it was, the next must be written)
                 self._failed()
-                log.exception("telling owners of Machines failed", extra={"cluster": self.name})
+                unexpected.tell("owners", self.name, error)
             else:
                 self._failures = 0
             if self._series.dropped > self._dropped:

@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import chain
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
@@ -18,6 +19,7 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.client.reach import DEFAULT, Reach
 from common.kube.controller.events import Regarding, microtime
 from common.quota.account import Account
+from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import within
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.snapshot import snapshot
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 MAX_SERVERS = 512
 MAX_WAITERS = 2048
 LOOK_EVERY = 0.1  # seconds between two looks at what is free
+NO_ROOM = Room(open=False, surge={}, here={}, anywhere={})
 SEED = ""  # the seed's own API server, where others go by their UserCluster's uid
 
 EVENT_REASONS = frozenset({"QuotaExceeded", "QuotaUnavailable", "MachineNotSized", "SeedLost", "UnknownProject"})
@@ -194,7 +197,7 @@ class Refusals:
             self._registry.on_account(self._account_changed),
             self._cluster_cache.on_user_cluster(self._cluster_changed),
         ]
-        closing = asyncio.create_task(self._connections.run(), name="connections to owners")
+        closing = kept_task("connections to owners", self._connections.run)
         try:
             again: float | None = None
             while True:
@@ -228,7 +231,11 @@ class Refusals:
         refusing = {consumer: self._refusing(consumer) for consumer in self._waiting.consumers}
         named = map(self._quota_cache.quota, self._waiting.quotas)
         limiting = [quota for quota in named if quota is not None and quota.enforced]
-        rooms = {quota.name: self._room(quota) for quotas in (*refusing.values(), limiting) for quota in quotas}
+        rooms: dict[str, Room] = {}
+        for quota in chain(*refusing.values(), limiting):
+            rooms[quota.name] = NO_ROOM
+            with contained("refusals", quota.name):
+                rooms[quota.name] = self._room(quota)
         choice = self._waiting.choose(
             {consumer: [quota.name for quota in quotas] for consumer, quotas in refusing.items()}.__getitem__,
             rooms,

@@ -16,6 +16,7 @@ from common.api import conditions
 from common.api.labels import SEED_MANAGER
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound, TooManyRequests, Unauthorized
+from common.runtime import unexpected
 from common.runtime.waiting import within
 from seed import metrics
 from seed.projections import local_quota
@@ -92,9 +93,9 @@ class Copies(ABC):
             self._retry.clear()
             try:
                 wait = await self._look()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (logged and shown; it is tried again)
                 if not isinstance(error, ApiError | TimeoutError):
-                    log.error("local copies failed", exc_info=error, extra={"cluster": self._key})
+                    unexpected.tell("local copies", self._key, error)
                 await within(self._retry, self._failed(error))
                 continue
             self._failures = 0

@@ -10,6 +10,7 @@ from typing import Protocol
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
 from common.quota.account import Account
+from common.runtime.unexpected import contained, kept_task
 from seed.accounts.registry import AccountRegistry
 from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
@@ -136,7 +137,7 @@ class LocalCopies:
                 if self._copies.get(source.key) is copies:
                     del self._copies[source.key]
 
-        return asyncio.create_task(keep(), name=f"local copies of {source.key}")
+        return kept_task("local copies", keep, source.key)
 
     def _known(self, source: SourceOfCluster) -> Iterator[Known]:
         for quota in self._registry.quotas_of(source.consumer):
@@ -181,18 +182,23 @@ class LocalCopies:
         changed = list(self._changed)
         self._changed.clear()
         for name in changed:
-            quota = self._quota_cache.quota(name)
-            if quota is None:
-                keys = [key for key, copies in self._copies.items() if copies.shows(name)]
-                self._recounted.update(key for key, copies in self._in_namespaces.items() if copies.shows(name))
-            else:
-                keys = self._registry.source_keys(quota)
-            for key in keys:
-                if (cluster := cluster_of_namespaces(key)) is not None:
-                    self._recounted.add(cluster)
-                elif (of_key := self._copies.get(key)) is not None:
-                    of_key.wake()
+            with contained("local copies", name):
+                self._wake_for(name)
         for key in self._recounted:
             if (in_namespaces := self._in_namespaces.get(key)) is not None:
                 in_namespaces.wake()
         self._recounted.clear()
+
+    def _wake_for(self, name: str) -> None:
+        """Those that show the quota."""
+        quota = self._quota_cache.quota(name)
+        if quota is None:
+            keys = [key for key, copies in self._copies.items() if copies.shows(name)]
+            self._recounted.update(key for key, copies in self._in_namespaces.items() if copies.shows(name))
+        else:
+            keys = self._registry.source_keys(quota)
+        for key in keys:
+            if (cluster := cluster_of_namespaces(key)) is not None:
+                self._recounted.add(cluster)
+            elif (of_key := self._copies.get(key)) is not None:
+                of_key.wake()

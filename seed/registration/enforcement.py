@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from common.kube.client.api_client import Cluster
+from common.runtime.unexpected import kept_running
 from seed import metrics
 from seed.registration import withdrawal
 from seed.registration.configuration import WebhookConfiguration
@@ -41,8 +42,8 @@ class Enforcement:
         self._running = True
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._keeper.run())
-                group.create_task(self._canary.run())
+                for each in (self._keeper, self._canary):
+                    group.create_task(kept_running("webhook configurations", each.run, whose=self._key))
         finally:
             self._running = False
 

@@ -18,6 +18,7 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource, by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from common.runtime import unexpected
 from common.runtime.waiting import within
 from seed.registration.configuration import (
     MATCH_CONDITIONS,
@@ -31,6 +32,7 @@ from seed.registration.configuration import (
     token_of,
 )
 
+INTERNAL = "it is not known whether it is kept, because of an unexpected error: see the log of seedquota-seed"
 BURST = 20  # writes at once
 WRITE_SECONDS = 0.05  # ... then between two
 CONTESTED = 5  # restores within CONTESTED_SECONDS
@@ -137,6 +139,9 @@ class ConfigurationKeeper:
                 pause = min(RETRY_SECONDS[0] * 2.0 ** min(failures, 20), RETRY_SECONDS[1])
                 failures += 1
                 self._failed(error.message)
+            except Exception as error:  # noqa: BLE001 (logged; that it is kept is not known any more)
+                unexpected.tell("webhook configurations", self._cluster.name, error)
+                pause, self.in_place, self._refused = RETRY_SECONDS[1], False, INTERNAL
             if before != (self.in_place, self.absent, self._refused):
                 self._on_state()
             await within(self._wake, pause)

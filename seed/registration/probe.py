@@ -20,6 +20,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden
 from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
+from common.runtime.unexpected import contained
 from common.runtime.waiting import within
 from seed.machines.machine_controller import MACHINES
 from seed.registration.configuration import WEBHOOK
@@ -137,8 +138,14 @@ class Canary:
 
     async def _ask(self) -> tuple[Proof | None, str]:
         sample = self._sample()
-        proof = await ask(self._cluster, sample) if sample is not None else None
-        return proof, sample.webhook if sample is not None and proof is not None and proof.enforced else ""
+        if sample is None:
+            return None, ""
+        proof: Proof | None = None
+        with contained("canary", self._cluster.name) as attempt:
+            proof = await ask(self._cluster, sample)
+        if attempt.failed:
+            return Proof(None, "NotProven", "the API server's answer to a dry run was not understood"), ""
+        return proof, sample.webhook if proof is not None and proof.enforced else ""
 
 
 def _body(sample: Sample) -> bytes:

@@ -10,6 +10,7 @@ from common.api.types import ALLOCATIONS, Allocation
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from common.runtime.unexpected import contained, kept_task
 from seed.cache.consumer import Consumer
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import allocations_key, is_of_allocations, project_of_key
@@ -75,7 +76,7 @@ class AllocationSources(SharedInformers, Mapping[str, UsageSource]):
     async def run(self) -> None:
         await self._quota_cache.wait_in_cluster()
         following = asyncio.create_task(self._reflector.run(), name="Allocations")
-        first = asyncio.create_task(self._first(), name="first list of Allocations")
+        first = kept_task("first list of Allocations", self._first)
         try:
             while True:
                 self._judge()
@@ -116,6 +117,7 @@ class AllocationSources(SharedInformers, Mapping[str, UsageSource]):
         self._reported = self.counted
         if news or changed:
             for source in list(self._sources.values()):
-                if news:
-                    self._on_change(source, True)
-                self._on_state(source)
+                with contained("allocations", source.key):
+                    if news:
+                        self._on_change(source, True)
+                    self._on_state(source)

@@ -16,6 +16,7 @@ from common.kube.controller.discovery import Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change, IndexFunction
+from common.runtime.unexpected import contained, kept_task
 from seed import metrics
 from seed.cache.cluster_api import Subject, View
 from seed.cache.clusters import ClusterCache
@@ -75,7 +76,7 @@ class ClusterSource(SharedInformerSource):
         self._feed = feed
         self.totals = MachineTotals(totals, self._size)
         self._asking = SizeBackfill(self.totals, self._ask, self._summed, self._renewed)
-        self._task = asyncio.create_task(self._asking.run(), name=f"sizes of {self.key}")
+        self._task = kept_task("sizes", self._asking.run, self.key)
         for subject in feed.subjects_of(self.key):
             self.apply(None, subject)
 
@@ -83,11 +84,18 @@ class ClusterSource(SharedInformerSource):
         return await self._feed.generation(namespaced_name, uid)
 
     def apply(self, old: Subject | None, new: Subject | None) -> bool:
-        """True if something became free."""
-        before = Machine(metadata=old.metadata) if old is not None else None
-        freed = self.totals.apply(Change(before, self._known(new) if new is not None else None))
-        self._asking.look()
-        return freed
+        """True if something became free. One that fails stops no other."""
+        seen = new if new is not None else old
+        assert seen is not None, "a change has an object before or after"
+        with contained("Machines of Cluster API", f"{self.key} {seen.metadata.key}"):
+            before = Machine(metadata=old.metadata) if old is not None else None
+            freed = self.totals.apply(Change(before, self._known(new) if new is not None else None))
+            self._asking.look()
+            self.taken(seen.metadata.uid)
+            return freed
+        self.not_taken(seen.metadata.uid, seen.metadata.key)
+        self._feed.state_changed(self)
+        return False
 
     async def stop(self) -> None:
         self._task.cancel()
@@ -184,12 +192,13 @@ class ClusterApiInformers(SharedInformers):
 
     async def run(self) -> None:
         view = self.view
-        following = asyncio.create_task(self._following.run(), name="Machines of Cluster API")
+        following = kept_task("Machines of Cluster API", self._following.run)
         try:
             await self._following.wait_settled()
             view.on_cluster, view.on_infrastructure, view.on_hosts = self._cluster_changed, self._remade, self._moved
             for key in filter(is_hosted, list(self._cluster_cache.hosted)):
-                self._cluster_changed(key)
+                with contained("Machines of Cluster API", key):
+                    self._cluster_changed(key)
             while True:
                 self._judge()
                 await self._keep_webhook()
@@ -204,6 +213,7 @@ class ClusterApiInformers(SharedInformers):
             if self._keeping is not None:
                 self._keeping.cancel()
                 await asyncio.gather(self._keeping, return_exceptions=True)
+                self._keeping = None
             await asyncio.gather(following, *(source.stop() for source in sources), return_exceptions=True)
 
     def subjects_of(self, key: str) -> list[Subject]:
@@ -281,7 +291,7 @@ class ClusterApiInformers(SharedInformers):
     async def _keep_webhook(self) -> None:
         served = bool(self._following.reflectors)
         if served and self._keeping is None:
-            self._keeping = asyncio.create_task(self._enforcement.run(), name="webhook configuration for Cluster API")
+            self._keeping = kept_task("webhook configuration for Cluster API", self._enforcement.run)
         elif not served and self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
@@ -296,11 +306,16 @@ class ClusterApiInformers(SharedInformers):
         if changed or counted != self._told_counted:
             self._told_counted = counted
             for source in self.sources.values():
-                self._on_state(source)
+                self.state_changed(source)
         for source in self.sources.values():
-            totals = source.totals
-            unsized = totals.unsized(self._limited(source.consumer))
-            metrics.machines(source.key, unsized.counts, 0, len(totals.unadmitted))
+            with contained("Machines of Cluster API", source.key):
+                totals = source.totals
+                unsized = totals.unsized(self._limited(source.consumer))
+                metrics.machines(source.key, unsized.counts, 0, len(totals.unadmitted))
+
+    def state_changed(self, source: ClusterSource) -> None:
+        with contained("Machines of Cluster API", source.key):
+            self._on_state(source)
 
     def _limited(self, consumer: Consumer) -> set[str]:
         quotas = self._quota_cache.quotas_of(consumer)

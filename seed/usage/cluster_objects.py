@@ -18,6 +18,7 @@ from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.quota.object_names import GroupResource
+from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import within
 from seed.cache.namespaces import NAMESPACES, Namespace
 from seed.cache.quota import Quota
@@ -53,6 +54,7 @@ class QuotaNamespaces:
         self.quota = quota
         self.totals = totals_of(terms)
         self.selected: set[str] = set()  # namespaces
+        self.untaken: dict[str, tuple[str, str]] = {}  # by uid: namespace and name of what could not be counted
         self.kinds = frozenset(kind for kind in terms.kinds if evaluator_of(kind) is not None)
         self.on_change = on_change
 
@@ -124,13 +126,14 @@ class ClusterObjects:
         """Until cancelled."""
         running = [
             asyncio.create_task(self.namespaces.run(), name=f"namespaces of {self.key}"),
-            asyncio.create_task(self._release(), name=f"what ends in {self.key}"),
+            kept_task("what ends", self._release, self.key),
         ]
         try:
             while True:
                 await self._news.wait()
                 self._news.clear()  # what comes from now on calls again
-                self._on_list()
+                with contained("namespaces", self.key):
+                    self._on_list()
                 await asyncio.sleep(SOON)
         finally:
             self._ended = True
@@ -155,7 +158,8 @@ class ClusterObjects:
     def problems(self, kinds: Collection[GroupResource] | None = None) -> dict[str, Problem]:
         """By resource: what cannot be listed. `kinds`: only of these."""
         found = {}
-        if (problem := _problem("namespaces", self.namespaces.error, self.namespaces.error_status)) is not None:
+        error = self.namespaces.error or self.namespaces.untaken
+        if (problem := _problem("namespaces", error, self.namespaces.error_status)) is not None:
             found["namespaces"] = problem
         for kind, informer in self.informers.items():
             if kinds is None or kind in kinds:
@@ -198,7 +202,7 @@ class ClusterObjects:
             if evaluator is not None and not self._ended:
                 informer = KindInformer(self._cluster, evaluator, self._listener(kind), self._news.set)
                 self.informers[kind] = informer
-                self._tasks[kind] = asyncio.create_task(informer.run(), name=f"{kind} of {self.key}")
+                self._tasks[kind] = kept_task("kind", informer.run, f"{kind} of {self.key}")
 
     def _listener(self, kind: GroupResource) -> Callable[[Change[Any]], None]:
         return lambda change: self._changed(kind, change)
@@ -231,6 +235,8 @@ class ClusterObjects:
         selecting = self._selecting[namespace]
         selecting.discard(counting)
         counting.selected.discard(namespace)
+        for uid in [uid for uid, of in counting.untaken.items() if of[0] == namespace]:
+            self._took(counting, uid)
         if not selecting:
             del self._selecting[namespace]
 
@@ -243,6 +249,7 @@ class ClusterObjects:
             if kind not in counting.kinds:
                 continue
             if change.new is None:
+                self._took(counting, seen.metadata.uid)
                 counting.on_change(counting, counting.totals.remove(seen.metadata.uid))
                 continue
             changed, freed = self._put(counting, kind, change.new)
@@ -250,6 +257,21 @@ class ClusterObjects:
                 counting.on_change(counting, freed)
 
     def _put(self, counting: QuotaNamespaces, kind: GroupResource, subject: Any) -> tuple[bool, bool]:
+        """Whether the sum changed, and whether something became free. One object that fails stops no other."""
+        uid, key = subject.metadata.uid, subject.metadata.key
+        with contained("namespaces", key):
+            found = self._taken(counting, kind, subject)
+            self._took(counting, uid)
+            return found
+        counting.untaken[uid] = subject.metadata.namespace, f"{kind} {key}"
+        self._news.set()
+        return True, False
+
+    def _took(self, counting: QuotaNamespaces, uid: str) -> None:
+        if counting.untaken.pop(uid, None) is not None:
+            self._news.set()
+
+    def _taken(self, counting: QuotaNamespaces, kind: GroupResource, subject: Any) -> tuple[bool, bool]:
         evaluator, now = evaluator_of(kind), self._clock()
         assert evaluator is not None, "what nothing counts is not followed"
         ends = evaluator.released_at(subject)

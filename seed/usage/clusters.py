@@ -14,6 +14,7 @@ from common.kube.controller.discovery import Served, Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from common.runtime.unexpected import contained, kept_task
 from seed.cache.consumer import Consumer
 from seed.cache.source_keys import clusters_key, is_of_allocations, project_of_key
 from seed.evaluators.clusters import Kind, Owned
@@ -105,8 +106,8 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
     async def run(self) -> None:
         tasks = [
             asyncio.create_task(self._reflector.run(), name="clusters"),
-            asyncio.create_task(self._following.run(), name="clusters of other APIs"),
-            asyncio.create_task(self._settle(), name="first lists of clusters"),
+            kept_task("clusters of other APIs", self._following.run),
+            kept_task("first lists of clusters", self._settle),
         ]
         try:
             while True:
@@ -175,6 +176,7 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
             self._reported = self.reflectors
         if news or changed:
             for source in list(self._sources.values()):
-                if news:
-                    self._on_change(source, True)
-                self._on_state(source)
+                with contained("clusters", source.key):
+                    if news:
+                        self._on_change(source, True)
+                    self._on_state(source)

@@ -161,7 +161,8 @@ class KindInformer:
 
     @property
     def error(self) -> str | None:
-        return self._error or (self._reflector.error if self._reflector is not None else None)
+        reflector = self._reflector
+        return self._error or ((reflector.error or reflector.untaken) if reflector is not None else None)
 
     @property
     def error_status(self) -> int:

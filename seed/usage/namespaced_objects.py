@@ -18,6 +18,7 @@ from common.kube.controller.reflector import moment
 from common.quota import object_names, resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
+from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import first_of
 from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
@@ -217,6 +218,9 @@ class NamespacedSource:
             return self._unreached(self.cluster)
         latest = self._next or self._counted
         problems = self._objects.problems(latest.kinds if latest is not None else ())
+        if not problems and latest is not None and latest.untaken:
+            first = next(name for _, name in latest.untaken.values())
+            return Problem(NOT_LISTED, f"{len(latest.untaken)} objects cannot be counted, such as {first}")
         if not problems and self._next is not None:
             text = self._in_doubt(self._next)
             return Problem(NOT_LISTED, text) if text else None
@@ -283,7 +287,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
             self._cluster_cache.on_participants(self._wake.set),
             self._accounts.on_account(self._account_changed),
         ]
-        own = asyncio.create_task(self.follow(OWN_API_SERVER, self._seed), name="namespaces of the seed")
+        own = kept_task("namespaces", lambda: self.follow(OWN_API_SERVER, self._seed), "the seed")
         try:
             while True:
                 self._wake.clear()
@@ -326,7 +330,8 @@ class NamespacedSources(Mapping[str, UsageSource]):
     def look(self, cluster: str) -> None:
         """What can be listed there may have changed."""
         for source in list(self._by_cluster.get(cluster, {}).values()):
-            source.look()
+            with contained("namespaces", source.key):
+                source.look()
 
     async def _until_left(self, key: str, exempt: Exempt) -> None:
         """Or until other namespaces are exempt."""
@@ -342,8 +347,9 @@ class NamespacedSources(Mapping[str, UsageSource]):
     def _connection_changed(self, cluster: str) -> None:
         for source in list(self._by_cluster.get(cluster, {}).values()):
             quota = self._quota_cache.quota(source.consumer.quota)
-            if quota is not None:
-                source.want(quota, self._terms(quota), self._objects.get(cluster))
+            with contained("namespaces", source.key):
+                if quota is not None:
+                    source.want(quota, self._terms(quota), self._objects.get(cluster))
 
     def _adjust(self) -> None:
         wanted: set[str] = set()
@@ -353,14 +359,14 @@ class NamespacedSources(Mapping[str, UsageSource]):
             for cluster in self._cluster_cache.covered(quota):
                 key = namespaces_key(quota.key.uid, cluster)
                 wanted.add(key)
-                source = self._sources.get(key)
-                if source is None:
-                    source = self._made(key, quota, cluster)
-                source.want(quota, terms, self._objects.get(cluster))
+                with contained("namespaces", key):
+                    source = self._sources.get(key) or self._made(key, quota, cluster)
+                    source.want(quota, terms, self._objects.get(cluster))
         for key in self._sources.keys() - wanted:
             source = self._sources.pop(key)
             del self._by_cluster[source.cluster][key]
-            source.end()
+            with contained("namespaces", key):
+                source.end()
         known = {quota.name for quota in self._quota_cache.namespace_quotas()}
         self._limited = {name: limited for name, limited in self._limited.items() if name in known}
 

@@ -68,11 +68,14 @@ class SharedInformers(ABC):
 
     def _look(self) -> bool:
         """True if there is another problem than before, or none any more."""
-        failing = next((reflector for reflector in self.reflectors if reflector.error is not None), None)
         problem = None
-        if failing is not None and failing.error is not None:
-            reason = NOT_LISTED if failing.error_status == 404 else reason_of(failing.error_status)
-            problem = Problem(reason, failing.error)
+        for reflector in self.reflectors:
+            if reflector.error is not None:
+                reason = NOT_LISTED if reflector.error_status == 404 else reason_of(reflector.error_status)
+                problem = Problem(reason, reflector.error)
+                break
+            if reflector.untaken is not None:
+                problem = Problem(reason_of(200), reflector.untaken)
         if problem is None:
             self.lost_at = None
         elif self.lost_at is None:
@@ -88,6 +91,16 @@ class SharedInformerSource:
 
     def __init__(self, caches: SharedInformers) -> None:
         self._caches = caches
+        self._untaken: dict[str, str] = {}  # by uid: the names of what cannot be counted
+        self._untaken_since = 0.0
+
+    def not_taken(self, uid: str, name: str) -> None:
+        if not self._untaken:
+            self._untaken_since = time.monotonic()
+        self._untaken[uid] = name
+
+    def taken(self, uid: str) -> None:
+        self._untaken.pop(uid, None)
 
     @property
     def counted(self) -> bool:
@@ -95,7 +108,7 @@ class SharedInformerSource:
 
     @property
     def current(self) -> bool:
-        return self._caches.counted and self._caches.problem is None
+        return self._caches.counted and self.problem is None
 
     @property
     def live(self) -> bool:
@@ -107,11 +120,14 @@ class SharedInformerSource:
 
     @property
     def problem(self) -> Problem | None:
-        return self._caches.problem
+        if self._caches.problem is not None or not self._untaken:
+            return self._caches.problem
+        first = next(iter(self._untaken.values()))
+        return Problem(reason_of(200), f"{len(self._untaken)} objects cannot be counted, such as {first}")
 
     @property
     def lost_at(self) -> float | None:
-        return self._caches.lost_at
+        return self._caches.lost_at or (self._untaken_since if self._untaken else None)
 
     def request_relist(self) -> ListBarrier:
         return self._caches.request_relist()

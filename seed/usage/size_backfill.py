@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from common.kube.controller.store import Change
 from common.runtime.pieces import in_pieces
+from common.runtime.unexpected import contained
 from common.runtime.waiting import within
 from seed.machines.machine_controller import Machine
 from seed.providers.size import NotSized, ProviderUnavailable
@@ -59,11 +60,19 @@ class SizeBackfill:
 
     async def _ask_for(self, alike: Sequence[Machine], limit: asyncio.Semaphore) -> None:
         problem: NotSized | ProviderUnavailable | None = None
-        async with limit:
-            try:
-                await self._ask(alike[0], asyncio.get_running_loop().time() + ASK_SECONDS)
-            except (NotSized, ProviderUnavailable) as error:
-                problem = error
+        key = alike[0].metadata.key
+        with contained("sizes", key) as attempt:
+            async with limit:
+                try:
+                    await self._ask(alike[0], asyncio.get_running_loop().time() + ASK_SECONDS)
+                except (NotSized, ProviderUnavailable) as error:
+                    problem = error
+        if attempt.failed:
+            problem = ProviderUnavailable(key, "has a size that cannot be found out, because of an unexpected error")
+        with contained("sizes", key):
+            await self._count(alike, problem)
+
+    async def _count(self, alike: Sequence[Machine], problem: NotSized | ProviderUnavailable | None) -> None:
         freed = False
         async for machine in in_pieces(alike):
             uid = machine.metadata.uid

@@ -23,6 +23,8 @@ from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.runtime.pieces import in_pieces
+from common.runtime.unexpected import contained, kept_task
+from common.runtime.waiting import end_task, within
 from seed.cache.consumer import consumer_of
 from seed.machines.machine_controller import MACHINES, Machine
 from seed.providers.size import Footprint
@@ -42,6 +44,7 @@ LIST_SECONDS = 10.0  # after which it is said that the Secret cannot be read
 CHECK_API_SECONDS = 30.0
 IDENTIFY_AGAIN = 5.0  # seconds, while it leads to a cluster that it does not stand for
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it is not known where it leads
+INTERNAL = Problem("Unreachable", "following it failed because of an unexpected error: see the log of seedquota-seed")
 
 
 async def _any_cluster(_source: Source, _cluster: Cluster) -> Problem | None:
@@ -90,7 +93,7 @@ class Source:
         self._following: Reflector[Machine] | None = None  # the latest connection's
         self._connections, self._kubeconfig = 0, ""
         self._changed_secret = asyncio.Event()
-        self._task = asyncio.create_task(self._run(), name=f"source {self.key}")
+        self._task = kept_task("source", self._run, self.key)
 
     @property
     def on_seed(self) -> bool:
@@ -151,7 +154,7 @@ class Source:
         self._changed_secret.set()
 
     async def stop(self) -> None:
-        await _end(self._task)
+        await end_task(self._task)
 
     async def generation(self, namespaced_name: str, uid: str) -> int | None:
         """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError.
@@ -190,25 +193,22 @@ class Source:
                 if kubeconfig is not None and kubeconfig != self._kubeconfig:
                     cluster = await self._open(kubeconfig)
                     if cluster is not None:
-                        await _end(following)
+                        await end_task(following)
                         self._kubeconfig = kubeconfig
                         following = asyncio.create_task(self._connected_to(cluster), name=f"connection to {self.key}")
                 elif kubeconfig is not None:
                     self._usable()
                 await self._changed_secret.wait()
         finally:
-            await _end(following)
-            await _end(watching)
+            await end_task(following)
+            await end_task(watching)
 
     async def _listed(self, secret: Reflector[Secret]) -> None:
-        while not secret.synced.is_set():
-            try:
-                await secret.wait_synced(LIST_SECONDS)
-            except TimeoutError:
-                message = f"{self._where()}: cannot be read: {secret.error or 'no answer yet'}"
-                if secret.error_status == 403:
-                    message += "; bind the role of charts/rbac/seed-namespace.yaml in that namespace"
-                self._unusable(Problem(reason_of(secret.error_status), message))
+        while not await within(secret.synced, LIST_SECONDS):
+            message = f"{self._where()}: cannot be read: {secret.error or 'no answer yet'}"
+            if secret.error_status == 403:
+                message += "; bind the role of charts/rbac/seed-namespace.yaml in that namespace"
+            self._unusable(Problem(reason_of(secret.error_status), message))
 
     def _read(self, secrets: Reflector[Secret], name: str, key: str) -> str | None:
         """The kubeconfig's text, or None with the problem noted. A source that works keeps on working meanwhile."""
@@ -255,22 +255,29 @@ class Source:
         return f"secret {self.user_cluster.metadata.namespace}/{reference.name}, key {reference.key}"
 
     async def _open(self, kubeconfig: str) -> Cluster | None:
-        try:
-            cluster = await MachineApi.of_tenant(kubeconfig, name=self.key, reach=self._reach)
-        except InvalidKubeconfig as error:
-            self._unusable(Problem("InvalidKubeconfig", f"{self._where()}: {error}"))
-            if isinstance(error, NotReadYet):
-                asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._changed_secret.set)
-            return None
-        self._usable()
-        return cluster
+        problem = INTERNAL
+        with contained("source", self.key):
+            try:
+                cluster = await MachineApi.of_tenant(kubeconfig, name=self.key, reach=self._reach)
+                self._usable()
+                return cluster
+            except InvalidKubeconfig as error:
+                problem = Problem("InvalidKubeconfig", f"{self._where()}: {error}")
+                if isinstance(error, NotReadYet):
+                    asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._changed_secret.set)
+        self._unusable(problem)
+        return None
 
     async def _connected_to(self, cluster: Cluster) -> None:
-        try:
-            await self._identified(cluster)
-            await self._follow(cluster, None)
-        finally:
-            await cluster.close()
+        with contained("source", self.key):
+            try:
+                await self._identified(cluster)
+                await self._follow(cluster, None)
+            finally:
+                await cluster.close()
+        self._fail(INTERNAL)  # else it goes on until it is cancelled
+        await asyncio.sleep(LONGEST_PAUSE)
+        self.identify_again()
 
     async def _identified(self, cluster: Cluster) -> None:
         """Until it is the cluster to follow."""
@@ -310,10 +317,9 @@ class Source:
         self._following = reflector
         running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
         auditing: asyncio.Task[None] | None = None
-        sizing = asyncio.create_task(asking.run(), name=f"sizes of {self.key}")
-        checking: asyncio.Task[None] | None = None
+        sizing, checking = kept_task("sizes", asking.run, self.key), None
         if isinstance(cluster, MachineApi):
-            checking = asyncio.create_task(self._check_api(cluster, reflector), name=f"API of {self.key}")
+            checking = kept_task("API of Machines", lambda: self._check_api(cluster, reflector), self.key)
         beside = self._connected(self, cluster)
         try:
             await self._first_list(reflector)
@@ -321,17 +327,20 @@ class Source:
             self.totals, self._reflector, self._followed = totals, reflector, identity
             self._on_change(self, True)
             self._on_state(self)
-            auditing = asyncio.create_task(self._audit(reflector), name=f"stamps of {self.key}")
+            auditing = kept_task("stamps", lambda: self._audit(reflector), self.key)
             while True:
                 self._judge(reflector)
                 await asyncio.sleep(1)
+        except Exception:
+            self._fail(INTERNAL)
+            raise
         finally:
             self.cluster = None
-            await _end(running)
-            await _end(sizing)
-            await _end(checking)
-            await _end(auditing)
-            await _end(beside)
+            await end_task(running)
+            await end_task(sizing)
+            await end_task(checking)
+            await end_task(auditing)
+            await end_task(beside)
 
     async def _ask(self, machine: Machine, deadline: float) -> None:
         await self._sizing.size(self.user_cluster, machine, deadline)
@@ -367,19 +376,19 @@ class Source:
         return self.drift.counted(machine, self._sizing.counted(self.uid, machine))
 
     async def _first_list(self, reflector: Reflector[Machine]) -> None:
-        while not reflector.synced.is_set():
-            with suppress(TimeoutError):
-                await reflector.wait_synced(1)
+        while not await within(reflector.synced, 1):
             self._judge(reflector)
 
     def _judge(self, reflector: Reflector[Machine]) -> None:
-        if reflector.error is None:
+        if reflector.error is None and reflector.untaken is not None:
+            self._fail(Problem(reason_of(200), reflector.untaken))
+        elif reflector.error is None:
             if reflector.synced.is_set() and (self._problem is not None or self.lost_at is not None):
                 self._problem, self.lost_at = None, None
                 log.info("source is followed", extra={"cluster": self.key})
                 self._on_state(self)
-            return
-        self._fail(self._problem_of(reflector.error_status, reflector.error))
+        else:
+            self._fail(self._problem_of(reflector.error_status, reflector.error))
 
     def _problem_of(self, status: int, message: str) -> Problem:
         if isinstance(self.cluster, MachineApi) and self.cluster.taken_over is not None:
@@ -388,13 +397,3 @@ class Source:
         if reason == "Unauthorized" and not self.on_seed:
             message = f"{self._where()}: {message}"
         return Problem(reason, message)
-
-
-async def _end(task: asyncio.Task[None] | None) -> None:
-    """Cancel it and wait for its end. Unlike awaiting the task, this ends when the caller is cancelled."""
-    if task is None:
-        return
-    task.cancel()
-    await asyncio.wait([task])
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("task failed", extra={"task": task.get_name(), "error": repr(error)})

@@ -11,6 +11,7 @@ from common.kube.client.resource import Resource
 from common.kube.controller.discovery import Served, Wanted, log
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from common.runtime.unexpected import contained
 from common.runtime.waiting import within
 
 
@@ -66,17 +67,21 @@ class Following:
 
     def _adjust(self) -> None:
         for name, wanted in self._wanted.items():
-            now = self._resources.get(name)
-            resource = self._served.find(wanted, now)
-            was_unserved = name in self._unserved
-            self._unserved.discard(name)
-            if resource is None and (resource := self._served.find_defined(wanted, now)) is not None:
-                self._unserved.add(name)
-                if resource == now and not was_unserved:
-                    log.warning("kind is not served", extra={"kind": wanted.kind, "version": resource.api_version})
-                    self._reflectors[name].relist()  # it fails at once, and not when its watch ends
-            if resource != now or (was_unserved and name not in self._unserved):
-                self._follow(name, wanted, resource)
+            with contained("kinds", name):
+                self._adjust_one(name, wanted)
+
+    def _adjust_one(self, name: str, wanted: Wanted[Any]) -> None:
+        now = self._resources.get(name)
+        resource = self._served.find(wanted, now)
+        was_unserved = name in self._unserved
+        self._unserved.discard(name)
+        if resource is None and (resource := self._served.find_defined(wanted, now)) is not None:
+            self._unserved.add(name)
+            if resource == now and not was_unserved:
+                log.warning("kind is not served", extra={"kind": wanted.kind, "version": resource.api_version})
+                self._reflectors[name].relist()  # it fails at once, and not when its watch ends
+        if resource != now or (was_unserved and name not in self._unserved):
+            self._follow(name, wanted, resource)
 
     def _follow(self, name: str, wanted: Wanted[Any], resource: Resource[Any] | None) -> None:
         before = self._reflectors.pop(name, None)
@@ -88,8 +93,9 @@ class Following:
             log.info("kind is not followed any more", extra={"kind": wanted.kind})
             tell = wanted.on_change
             for gone in known:
-                if tell is not None:
-                    tell(Change(gone, None))
+                with contained("kinds", name):
+                    if tell is not None:
+                        tell(Change(gone, None))
             return
         log.info("kind is followed", extra={"kind": wanted.kind, "version": resource.api_version})
         reflector = Reflector(self._cluster, resource, indexes=wanted.indexes, on_change=wanted.on_change, known=known)

@@ -17,6 +17,7 @@ from common.kube.client.errors import ApiError, Gone, Malformed
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
 from common.kube.controller.store import Change, IndexFunction, Store, T
 from common.runtime.pieces import in_pieces
+from common.runtime.unexpected import contained
 
 LIST_TIMEOUT = 60.0  # seconds for one page
 # How long watches are, spread so that they do not all end at once. An API server sends no bookmark where nothing
@@ -58,10 +59,11 @@ class Reflector(Generic[T]):
     Lists are consistent, never from a cache that may lag. The store is replaced at once when a list is complete; then
     come the changes that it brought, then `synced`. An object deleted and made again under its name is two changes.
     Nothing that had happened by `proven_at` is missing in it, as far as the API server's own cache follows its etcd.
-    A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other.
+    A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other. Nor does
+    one for which `on_change` failed: it is called again for that after each watch, and `untaken` says so until then.
 
     `indexes` must be pure functions that do not raise. `on_change` runs on the event loop and must not block. So does
-    `on_state`, which is called after each list that is complete, and whenever `error` has become another.
+    `on_state`, which is called after each list that is complete, and whenever `error` or `untaken` has become another.
     """
 
     def __init__(
@@ -89,6 +91,8 @@ class Reflector(Generic[T]):
         self.proven_at = float("-inf")  # time.monotonic() before what proved it was asked for
         self.version = ""  # the resourceVersion as of which the store is
         self.malformed: dict[str, str] = {}  # error by key
+        # By key and uid: for which changes `on_change` failed last, and why.
+        self._untaken: dict[tuple[str, str], tuple[Change[T], str]] = {}
         self._weight = 0  # of what is in the store
         self.lists_started = 0
         self.lists_completed = 0  # the number, as counted by lists_started, of the latest list that completed
@@ -121,6 +125,14 @@ class Reflector(Generic[T]):
         if self._broken:
             return False
         return self.unbroken is not None if self._open else time.monotonic() - self._ended_at <= AT_ONCE
+
+    @property
+    def untaken(self) -> str | None:
+        """Why whoever is told of changes does not have all that is in the store."""
+        if not self._untaken:
+            return None
+        (key, _), (_, error) = next(iter(self._untaken.items()))
+        return f"{len(self._untaken)} {self._resource.plural} cannot be taken in, such as {key}: {error}"
 
     async def wait_synced(self, timeout: float) -> None:
         """Until the first list is complete. Raises TimeoutError that says what is missing."""
@@ -155,6 +167,7 @@ class Reflector(Generic[T]):
                     while not self._version or self._relist_asked:
                         await self._list()
                     await self._watch()
+                    self._tell_again()
                     problem = None if self._progress or self._relist_asked else "the watch ended at once"
                     level = logging.WARNING
                 except ApiError as error:
@@ -209,6 +222,7 @@ class Reflector(Generic[T]):
         )
         self.last_contact = time.monotonic()
         await self._replace(listing)
+        self._tell_again()
         self._version = self.version = listing.resource_version
         self._ended_at, self.proven_at = time.monotonic(), began
         self._runs += 1
@@ -365,9 +379,22 @@ class Reflector(Generic[T]):
         else:
             changes = [Change(old, new)]
         for change in changes:
-            try:
+            known = change.new if change.new is not None else change.old
+            assert known is not None, "a change has an object before or after"
+            key = known.metadata.key, known.metadata.uid
+            with contained("changes", f"{self._cluster.name} {self._resource.plural} {key[0]}") as attempt:
                 self._on_change(change)
-            except Exception:  # the receiver's fault must not stop the copy
-                known = change.new or change.old
-                key = known.metadata.key if known is not None else ""
-                log.exception("change handler failed", extra={**self._facts, "object": key})
+            if attempt.error is not None:
+                self._untaken[key] = change, type(attempt.error).__name__
+                self._on_state()
+            elif self._untaken.pop(key, None) is not None:
+                self._on_state()
+
+    def _tell_again(self) -> None:
+        for (key, uid), (change, _) in list(self._untaken.items()):
+            found = self.store.get(key)
+            now = found if found is not None and found.metadata.uid == uid else None
+            if now is not None or change.old is not None:
+                self._tell(change.old, now)
+            else:
+                del self._untaken[key, uid]

@@ -29,3 +29,16 @@ def test_a_listener_may_remove_itself_while_it_is_called() -> None:
     listeners.call()
     listeners.call()
     assert called == ["once", "each time", "each time"]
+
+
+def test_one_that_raises_keeps_no_other_from_being_called() -> None:
+    called: list[str] = []
+
+    def fails(_what: str) -> None:
+        raise UnicodeDecodeError("utf-8", b"\xda", 0, 1, "invalid")
+
+    listeners: Listeners[[str]] = Listeners()
+    listeners.add(fails)
+    listeners.add(called.append)
+    listeners.call("change")
+    assert called == ["change"]

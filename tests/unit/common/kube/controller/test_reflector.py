@@ -421,10 +421,34 @@ async def test_a_handler_that_fails_stops_nothing(fake, caplog):
         await fake.put("configmaps", "n", "a")
         await fake.put("configmaps", "n", "b")
         await eventually(lambda: len(made.store) == 2)
-    assert [(r.getMessage(), r.object) for r in caplog.records] == [
-        ("change handler failed", "n/a"),
-        ("change handler failed", "n/b"),
+        assert made.error is None
+        assert made.untaken == "2 configmaps cannot be taken in, such as n/a: RuntimeError"
+    assert [(r.getMessage(), r.whose) for r in caplog.records] == [
+        ("unexpected error", "fake configmaps n/a"),
+        ("unexpected error", "fake configmaps n/b"),
     ]
+
+
+async def test_a_handler_that_failed_is_called_again_when_the_watch_has_ended(fake):
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        takes = made._on_change
+
+        def fail(_change):
+            raise UnicodeDecodeError("utf-8", b"\xda", 0, 1, "invalid")
+
+        made._on_change = fail
+        for name in ("stays", "goes", "gone"):
+            await fake.put("configmaps", "n", name)
+        await eventually(lambda: len(made.store) == 3)
+        await fake.remove("configmaps", "n", "gone")
+        await eventually(lambda: len(made.store) == 2)
+        made._on_change = takes
+        await fake.remove("configmaps", "n", "goes")
+        await eventually(lambda: made.untaken == "2 configmaps cannot be taken in, such as n/stays: UnicodeDecodeError")
+        await made.wait_listed(made.relist(), PATIENCE)
+        assert changes == [("delete", "n/goes"), ("add", "n/stays"), ("delete", "n/gone")]
+        assert made.untaken is None
 
 
 async def test_selectors_and_namespace_are_sent_with_list_and_watch(fake):
