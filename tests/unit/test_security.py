@@ -74,6 +74,9 @@ CRDS = "chart/test_crds.py"
 COUNTED_PODS = "unit/seed/evaluators/test_pods.py"
 PROMISE_TOTALS = "unit/seed/usage/test_promise_totals.py"
 
+ISOLATION = "unit/seed/test_isolation.py"
+SPINNING = "unit/common/kube/controller/test_spinning.py"
+
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
 PROVEN: dict[str, tuple[str, ...]] = {
@@ -103,6 +106,19 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "more answers than requests": (
         f"{BOUNDS}::test_a_head_is_bounded_and_there_is_one_answer",
         f"{BOUNDS}::test_what_comes_after_an_answer_ends_the_connection",
+    ),
+    "something in a list, an answer or an object makes the program fail": (
+        f"{ISOLATION}::test_a_source_that_cannot_be_counted_is_shown_as_old_and_another_is_counted",
+        f"{ISOLATION}::test_a_term_that_fails_is_followed_by_another",
+        "unit/master/test_isolation.py::test_a_link_that_fails_says_so_and_begins_anew",
+        "unit/common/runtime/test_unexpected.py::test_what_fails_a_thousand_times_is_counted_and_does_not_fill_the_log",
+    ),
+    "an object is changed so that its controller reconciles it again and again": (
+        f"{SPINNING}::test_a_key_that_always_calls_for_itself_leaves_the_loop_to_others",
+        f"{SPINNING}::test_changes_of_one_key_are_not_put_off_and_one_that_never_ends_is_named_and_counted",
+    ),
+    "somebody makes a ResourceQuota on a seed by hand": (
+        f"{MASTER}::test_a_quota_that_somebody_made_on_a_seed_stops_nothing",
     ),
     "one byte that is not UTF-8": (
         f"{DEEP}::test_text_that_is_no_utf_8_is_malformed_wherever_it_stands",
