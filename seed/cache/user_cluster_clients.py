@@ -89,6 +89,7 @@ class Connections:
 
     async def run(self) -> None:
         """Until cancelled."""
+        self._ended = False
         try:
             while True:
                 await asyncio.sleep(IDLE_SECONDS / 4)

@@ -158,8 +158,9 @@ class ClusterObjects:
     def problems(self, kinds: Collection[GroupResource] | None = None) -> dict[str, Problem]:
         """By resource: what cannot be listed. `kinds`: only of these."""
         found = {}
-        error = self.namespaces.error or self.namespaces.untaken
-        if (problem := _problem("namespaces", error, self.namespaces.error_status)) is not None:
+        error, untaken = self.namespaces.error, self.namespaces.untaken
+        status = self.namespaces.error_status if error is not None else 200
+        if (problem := _problem("namespaces", error or untaken, status)) is not None:
             found["namespaces"] = problem
         for kind, informer in self.informers.items():
             if kinds is None or kind in kinds:

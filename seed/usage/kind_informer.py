@@ -166,7 +166,9 @@ class KindInformer:
 
     @property
     def error_status(self) -> int:
-        return self._error_status if self._error or self._reflector is None else self._reflector.error_status
+        if self._error or self._reflector is None:
+            return self._error_status
+        return 200 if self._reflector.error is None and self._reflector.untaken else self._reflector.error_status
 
     @property
     def live(self) -> bool:

@@ -354,14 +354,14 @@ class NamespacedSources(Mapping[str, UsageSource]):
     def _adjust(self) -> None:
         wanted: set[str] = set()
         for quota in self._quota_cache.namespace_quotas():
-            terms = self._terms(quota)
-            self._limited[quota.name] = terms.limited
-            for cluster in self._cluster_cache.covered(quota):
-                key = namespaces_key(quota.key.uid, cluster)
-                wanted.add(key)
+            keys = {namespaces_key(quota.key.uid, cluster): cluster for cluster in self._cluster_cache.covered(quota)}
+            wanted |= keys.keys()
+            with contained("namespaces", quota.name):
+                self._limited[quota.name] = self._terms(quota).limited
+            for key, cluster in keys.items():
                 with contained("namespaces", key):
                     source = self._sources.get(key) or self._made(key, quota, cluster)
-                    source.want(quota, terms, self._objects.get(cluster))
+                    source.want(quota, self._terms(quota), self._objects.get(cluster))
         for key in self._sources.keys() - wanted:
             source = self._sources.pop(key)
             del self._by_cluster[source.cluster][key]

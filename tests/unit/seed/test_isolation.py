@@ -286,6 +286,26 @@ async def test_a_source_that_cannot_be_adjusted_stops_no_other(
 
 
 @odd_errors
+async def test_a_quota_of_which_it_is_not_known_what_it_counts_keeps_its_source_and_stops_no_other(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with followed(monkeypatch) as found:
+        found.world.quota("bad", {"pods": "5"}, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used("bad") == {"pods": 1})
+        source, terms = found.source("bad"), found.sources._terms
+
+        def fails(quota: Quota) -> Any:
+            if quota.name == "bad":
+                raise error
+            return terms(quota)
+
+        monkeypatch.setattr(found.sources, "_terms", fails)
+        found.world.quota("good", {"pods": "5"}, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used("good") == {"pods": 1})
+        assert found.source("bad") is source
+
+
+@odd_errors
 async def test_a_cluster_whose_namespaces_fail_is_tried_again_and_stops_no_other(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
