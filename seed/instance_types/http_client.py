@@ -23,6 +23,7 @@ from common.kube.client.errors import ApiError, Malformed, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
+from common.kube.client.tls import verifying
 from common.kube.client.transport import BUFFER, IDENTITY, BoundedConnector, RefusedAnswer, close_all
 from seed.providers.flavour import MAX_BODY, MAX_BODY_OF_ANY_HOST, Answer, CloudError, Headers, is_nearby, only_429
 
@@ -43,7 +44,7 @@ class InvalidBundle(Exception):
 
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
     """The system's authorities and those of the file. Raises InvalidBundle."""
-    context = ssl.create_default_context()
+    context = verifying()
     if ca_file is not None:
         try:
             context.load_verify_locations(cafile=ca_file)
@@ -62,7 +63,7 @@ class Transport:
         resolver: AbstractResolver | None = None,
     ) -> None:
         """`ssl_context` decides whom to trust, instead of the system's authorities."""
-        self._ssl_context = ssl_context
+        self._ssl_context = ssl_context if ssl_context is not None else verifying()
         self._resolver = resolver
         self._session: aiohttp.ClientSession | None = None
         self._nearby: aiohttp.ClientSession | None = None  # what is on this machine is asked without a proxy
@@ -79,7 +80,7 @@ class Transport:
     def _connected(self, *, proxied: bool) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             connector=BoundedConnector(
-                ssl=self._ssl_context if self._ssl_context is not None else True,
+                ssl=self._ssl_context,
                 resolver=self._resolver,
                 limit=0,  # one user cluster's lookups have a bound (cache.MAX_FETCHES), and never wait for another's
             ),
@@ -292,6 +293,6 @@ def _pause(state: RetryCallState) -> float:
 @lru_cache(maxsize=64)
 def _trusting(ca: str) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cadata=ca)
+        return verifying(ca)
     except (ssl.SSLError, ValueError):
         raise CloudError("cannot be asked: its CA bundle cannot be read", refused=True) from None

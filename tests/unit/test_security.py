@@ -80,6 +80,9 @@ SPINNING = "unit/common/kube/controller/test_spinning.py"
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
 PROVEN: dict[str, tuple[str, ...]] = {
+    "a TLS server that chooses a key exchange": (
+        "unit/common/kube/client/test_tls.py::test_no_finite_field_is_offered_to_hosts_that_tenants_choose",
+    ),
     "a page of a list with millions": (
         f"{BOUNDS}::test_a_page_has_no_more_objects_than_were_asked_for",
         f"{BOUNDS}::test_so_many_objects_that_cannot_be_read_are_no_list",

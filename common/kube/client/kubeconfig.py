@@ -17,6 +17,7 @@ from common.kube.client import bounded_pem, bounded_yaml
 from common.kube.client.networks import Networks
 from common.kube.client.tenant_hosts import TenantHosts
 from common.kube.client.tenant_threads import NotDoneError, TenantThreads
+from common.kube.client.tls import verifying
 
 SERVICE_TOKEN_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 (a path)
 SERVICE_CERT_FILENAME = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
@@ -347,7 +348,7 @@ def _cluster_tls(
 def _tls(authority: bytes | None, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
     """A verifying context; the system's authorities where none is given."""
     try:
-        tls = ssl.create_default_context(cadata=None if authority is None else authority.decode("ascii"))
+        tls = verifying(None if authority is None else authority.decode("ascii"))
     except (ssl.SSLError, ValueError):
         raise InvalidKubeconfig("certificate-authority-data holds no usable PEM certificate") from None
     if certificate is None and key is None:
