@@ -128,6 +128,8 @@ class _Status(msgspec.Struct):
 
 
 _LONGEST_MESSAGE = 4096  # it goes into logs and conditions
+_LONGEST_REASON = 256
+_LONGEST_CAUSE = 64 * 1024  # one has what fits (seed/webhooks/fits.py)
 _MOST_CAUSES = 64
 
 _decode_status = msgspec.json.Decoder(_Status).decode
@@ -139,7 +141,8 @@ def api_error(status: int, content: bytes, what: str, retry_after: str | None = 
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         # proxies and load balancers answer in words of their own
         answer = _Status(message=content[:200].decode(errors="replace").strip())
-    kind, reason = _BY_STATUS.get(answer.code or status, (ApiError, "Unknown"))
+    code = answer.code if 400 <= answer.code < 600 else status
+    kind, reason = _BY_STATUS.get(code, (ApiError, "Unknown"))
     kind = _BY_REASON.get(answer.reason, kind)
     details = answer.details or _Details()
     seconds = details.retry_after_seconds
@@ -148,9 +151,12 @@ def api_error(status: int, content: bytes, what: str, retry_after: str | None = 
     if seconds is not None:
         seconds = min(max(seconds, 0.0), LONGEST_RETRY_AFTER)
     return kind(
-        answer.code or status,
-        answer.reason or reason,
+        code,
+        answer.reason[:_LONGEST_REASON] or reason,
         f"{what}: {answer.message[:_LONGEST_MESSAGE] or reason}",
         seconds,
-        tuple((details.causes or [])[:_MOST_CAUSES]),
+        tuple(
+            Cause(cause.reason[:_LONGEST_REASON], cause.message[:_LONGEST_CAUSE], cause.field[:_LONGEST_MESSAGE])
+            for cause in (details.causes or [])[:_MOST_CAUSES]
+        ),
     )

@@ -63,11 +63,17 @@ def test_an_error_in_deep_json_is_an_api_error() -> None:
 
 
 def test_an_error_is_bounded() -> None:
-    causes = ",".join(['{"message": "m"}'] * 1000)
-    text = f'{{"message": "{"x" * 100_000}", "details": {{"retryAfterSeconds": 1e300, "causes": [{causes}]}}}}'
+    long = "x" * 1_000_000
+    causes = ",".join([f'{{"message": "{long}", "reason": "{long}", "field": "{long}"}}'] * 3 + ["{}"] * 1000)
+    details = f'{{"retryAfterSeconds": 1e300, "causes": [{causes}]}}'
+    text = f'{{"message": "{long}", "reason": "{long}", "code": {"9" * 40}, "details": {details}}}'
     error = api_error(503, text.encode(), "get things")
     assert len(error.message) < 5000
     assert len(error.causes) < 100
+    assert len(error.reason) < 300
+    assert max(len(cause.reason) + len(cause.message) + len(cause.field) for cause in error.causes) < 100_000
+    assert error.status == 503
+    assert api_error(500, b'{"code": 200, "reason": "x"}', "get things").status == 500
     assert error.retry_after == LONGEST_RETRY_AFTER
     assert api_error(503, b"", "get things", "9" * 400).retry_after == LONGEST_RETRY_AFTER
 
