@@ -36,8 +36,9 @@ class SeedCluster(Cluster):
         timeout: float = 10.0,
         on_request: RequestHook | None = None,
         max_body: int = MAX_BODY,
+        foreign: bool = True,
     ) -> None:
-        super().__init__(access, name=name, timeout=timeout, on_request=on_request, max_body=max_body)
+        super().__init__(access, name=name, timeout=timeout, on_request=on_request, max_body=max_body, foreign=foreign)
         self.verify: Callable[[], Awaitable[None]] | None = None
         self._asked_at = float("-inf")
         self._problem: ApiError | None = None

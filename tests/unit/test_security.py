@@ -80,6 +80,10 @@ SPINNING = "unit/common/kube/controller/test_spinning.py"
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
 PROVEN: dict[str, tuple[str, ...]] = {
+    "valid events in all watches": (
+        f"{BOUNDS}::test_valid_events_without_a_pause_take_their_share_of_the_event_loop",
+        "fuzz/test_hostile_api.py::test_a_hostile_api_server_keeps_nobody_else_waiting",
+    ),
     "a TLS server that chooses a key exchange": (
         "unit/common/kube/client/test_tls.py::test_no_finite_field_is_offered_to_hosts_that_tenants_choose",
     ),

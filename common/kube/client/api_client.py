@@ -6,6 +6,7 @@ whether asking again is right.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -57,7 +58,7 @@ class Cluster(Connection):
     ) -> Self:
         """From a Secret's text. Raises InvalidKubeconfig, also if it would read files, run commands or skip TLS."""
         access = await kubeconfig.from_text(text, context)
-        return cls(access, name=name, timeout=timeout, on_request=on_request, max_body=max_body)
+        return cls(access, name=name, timeout=timeout, on_request=on_request, max_body=max_body, foreign=True)
 
     @classmethod
     async def of_tenant(cls, text: str, *, name: str, reach: Reach, timeout: float = 10.0) -> Self:
@@ -137,6 +138,7 @@ class Cluster(Connection):
         while True:
             begin, before = len(items), len(items) + len(broken)
             async with self._pages:
+                await self._pace.turn()
                 try:
                     content = await self.request(
                         "GET",
@@ -153,11 +155,14 @@ class Cluster(Connection):
                         raise
                     query["limit"] = str(max(int(query["limit"]) // SMALLER, 1))
                     continue
+                began = time.monotonic()
                 try:
                     meta = await read_page(resource, content, int(query["limit"]), items, broken)
                 except msgspec.MsgspecError as error:
                     what = f"cluster {self.name}: list {resource.plural}"
                     raise Malformed(200, "Malformed", f"{what}: answer is not a list: {error}") from None
+                finally:
+                    self._pace.took(time.monotonic() - began)
             weight += len(content) if resource.weigh is None else sum(map(resource.weigh, items[begin:]))
             if resource.most is not None and weight + BROKEN * len(broken) > resource.most:
                 what = f"cluster {self.name}: its {resource.plural}"
@@ -300,7 +305,7 @@ class Cluster(Connection):
         accept = METADATA if resource.metadata_only else JSON
         response = await self._open(path, limits, resource.plural, accept)
         try:
-            stream = WatchStream(self.name, resource, response, timeout_seconds + SILENT, self._room)
+            stream = WatchStream(self.name, resource, response, timeout_seconds + SILENT, self._room, self._pace)
             with stream:
                 yield stream
         finally:

@@ -17,11 +17,11 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from common.kube.client.bounds import MAX_BODY, PAGES_AT_ONCE, Room
+from common.kube.client.bounds import MAX_BODY, PAGES_AT_ONCE, SHARE, Room
 from common.kube.client.errors import ApiError, Malformed, Unavailable, api_error
 from common.kube.client.kubeconfig import Access, InvalidKubeconfig
 from common.kube.client.reach import RequestHook
-from common.kube.client.transport import IDENTITY, RefusedAnswer, close_all, describe, new_session, read_body
+from common.kube.client.transport import IDENTITY, Pace, RefusedAnswer, close_all, describe, new_session, read_body
 
 ONE_PIECE = 1024 * 1024  # bytes of a body that is sent in one piece
 LEASE_CONNECTIONS = 4  # the lease, a replica's own record, the leader's look at all records, and one more
@@ -53,8 +53,9 @@ class Connection:
         connections: int = 64,
         on_request: RequestHook | None = None,
         max_body: int = MAX_BODY,
+        foreign: bool = False,
     ) -> None:
-        """`max_body`: bytes of an answer, where a request does not say otherwise."""
+        """`max_body`: bytes of an answer, where a request does not say otherwise. `foreign`: others run it."""
         self.name = name
         self._max_body = max_body
         self.on_request = on_request
@@ -69,6 +70,7 @@ class Connection:
         self._turns = Semaphore(connections)
         self._pages = Semaphore(PAGES_AT_ONCE)
         self._room = Room()
+        self._pace = Pace(SHARE if foreign else 1.0)
         self._headers: dict[str, CIMultiDict[str]] = {}
         self._set_authorization(access.authorization)
         self._refresh_lock = Lock()

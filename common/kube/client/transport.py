@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -35,6 +36,7 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+LEAST_WORK = 0.001  # seconds
 BUFFER = 64 * 1024  # bytes that are read ahead, and a sixteenth as many chunks
 _HEAD_PIECE = 4 * 1024  # bytes of a head that are parsed before interim answers are counted
 
@@ -144,6 +146,26 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, room: Room, wh
             parts.append(part)
             await asyncio.sleep(0)
         return b"".join(parts)
+
+
+class Pace:
+    """Of the event loop's time, what one API server sends takes its share: after each piece of work it rests.
+
+    A tenant's server can send valid events without a pause, to each of a dozen watches.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._rest = 1 / share - 1
+        self._free_at = 0.0
+
+    async def turn(self) -> None:
+        if (rest := self._free_at - time.monotonic()) > 0:
+            await asyncio.sleep(rest)
+
+    def took(self, seconds: float) -> None:
+        """Less than LEAST_WORK is for nothing: a few events are no flood, and nobody waits for their sake."""
+        if seconds >= LEAST_WORK:
+            self._free_at = max(self._free_at, time.monotonic()) + seconds * self._rest
 
 
 def new_session(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from asyncio import get_running_loop, timeout_at
 from typing import Generic, Self, TypeVar
 
@@ -13,7 +14,7 @@ from common.kube.client.bounds import MAX_BODY, Room, Taken
 from common.kube.client.errors import Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, describe_broken
-from common.kube.client.transport import RefusedAnswer, describe
+from common.kube.client.transport import Pace, RefusedAnswer, describe
 from common.runtime.pieces import in_pieces
 
 T = TypeVar("T", bound=Object)
@@ -23,7 +24,13 @@ class WatchStream(Generic[T]):
     """An open watch."""
 
     def __init__(
-        self, cluster: str, resource: Resource[T], response: aiohttp.ClientResponse, seconds: float, room: Room
+        self,
+        cluster: str,
+        resource: Resource[T],
+        response: aiohttp.ClientResponse,
+        seconds: float,
+        room: Room,
+        pace: Pace,
     ) -> None:
         """`seconds` from now it must have ended."""
         self._until = get_running_loop().time() + seconds
@@ -32,6 +39,8 @@ class WatchStream(Generic[T]):
         self._content = response.content
         self._partial: list[bytes] = []  # of a line whose end has not come
         self._taken = Taken(room, self._what)
+        self._pace = pace
+        self._work_began: float | None = None  # of what came last, until more is asked for
 
     def __enter__(self) -> Self:
         return self
@@ -45,8 +54,11 @@ class WatchStream(Generic[T]):
         Raises Gone, Malformed when the stream cannot be understood, and Unavailable when the connection broke or the
         watch did not end in time: then nobody sends anything over this connection any more.
         """
+        if self._work_began is not None:
+            self._pace.took(time.monotonic() - self._work_began)
         try:
             async with timeout_at(self._until):
+                await self._pace.turn()
                 chunk = await self._content.readany()
         except TimeoutError:
             raise Unavailable(0, "Unavailable", f"{self._what}: the watch did not end in time") from None
@@ -54,6 +66,7 @@ class WatchStream(Generic[T]):
             raise Malformed(200, "Malformed", f"{self._what}: answer is refused: {error}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(0, "Unavailable", f"{self._what}: {describe(error)}") from None
+        self._work_began = time.monotonic()
         if not chunk:
             if self._partial:
                 raise Unavailable(0, "Unavailable", f"{self._what}: connection ended in the middle of an event")

@@ -52,11 +52,11 @@ class Hostile:
 
 
 @asynccontextmanager
-async def attacked(timeout: float = 30.0) -> AsyncIterator[tuple[Hostile, Cluster]]:
+async def attacked(timeout: float = 30.0, *, foreign: bool = True) -> AsyncIterator[tuple[Hostile, Cluster]]:
     hostile = Hostile()
     server = await asyncio.start_server(hostile.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    cluster = Cluster(Access(f"http://127.0.0.1:{port}"), name="hostile", timeout=timeout)
+    cluster = Cluster(Access(f"http://127.0.0.1:{port}"), name="hostile", timeout=timeout, foreign=foreign)
     try:
         yield hostile, cluster
     finally:
@@ -319,3 +319,35 @@ async def test_a_large_page_is_read_in_pieces() -> None:
         async with longest_turn() as longest:
             assert len((await cluster.list(THINGS)).items) == 500
         assert longest() < 0.1
+
+
+async def handled(*, foreign: bool) -> int:
+    """How many events four watches bring in a second and a half, of an API server that sends them without a pause."""
+    line = b'{"type": "MODIFIED", "object": {"metadata": {"name": "a", "resourceVersion": "7"}}}\n'
+    events = b"%x\r\n%b\r\n" % (1000 * len(line), line * 1000)
+    count = 0
+
+    async def flood(writer: asyncio.StreamWriter) -> None:
+        writer.write(OK + b"Transfer-Encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(events)
+            await writer.drain()
+
+    async def follow(cluster: Cluster) -> None:
+        nonlocal count
+        async with cluster.open_watch(THINGS, resource_version="1") as stream:
+            while (found := await stream.read()) is not None:
+                count += len(found)
+
+    async with attacked(foreign=foreign) as (hostile, cluster):
+        hostile.say = flood
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.5), asyncio.TaskGroup() as group:
+                for _ in range(4):
+                    group.create_task(follow(cluster))
+    return count
+
+
+async def test_valid_events_without_a_pause_take_their_share_of_the_event_loop() -> None:
+    own = await handled(foreign=False)
+    assert 0 < 2 * await handled(foreign=True) < own
