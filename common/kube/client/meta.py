@@ -9,9 +9,6 @@ from msgspec import Meta, Struct
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """As API servers have integers. What claims to be one may send others: they would be kept, added up and written."""
 
-Name = Annotated[str, Meta(max_length=512)]
-"""Of an object, or a version. API servers have at most 253 characters; longer ones would come into URLs and logs."""
-
 Generation = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
@@ -32,11 +29,11 @@ class OwnerReference(Struct, kw_only=True, frozen=True, rename="camel", omit_def
 class ObjectMeta(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
     """What we read of an object's metadata. Times are RFC 3339 text, as the API server sent them."""
 
-    name: Name = ""
-    namespace: Name = ""
-    generate_name: Name = ""
-    uid: Name = ""
-    resource_version: Name = ""
+    name: str = ""
+    namespace: str = ""
+    generate_name: str = ""
+    uid: str = ""
+    resource_version: str = ""
     generation: Generation = 0
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}

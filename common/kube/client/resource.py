@@ -13,12 +13,17 @@ import msgspec
 from msgspec import Meta
 
 from common.kube.client import deep_json
-from common.kube.client.meta import Name, Object, object_key
+from common.kube.client.meta import Object, ObjectMeta, object_key
 from common.runtime.pieces import in_pieces
 
 T = TypeVar("T", bound=Object)
 
 _encoder = msgspec.json.Encoder()
+
+
+_LONGEST_NAME = 512  # API servers have at most 253 characters; longer ones would come into URLs and logs
+
+Name = Annotated[str, Meta(max_length=_LONGEST_NAME)]
 
 
 class ListMeta(msgspec.Struct, rename="camel"):
@@ -130,7 +135,13 @@ class Resource(Generic[T]):
 
     def decode(self, content: bytes | msgspec.Raw) -> T:
         """Raises Malformed."""
-        return deep_json.read(self.object_decoder.decode, content, self.kind)
+        return deep_json.read(self.read, content, self.kind)
+
+    def read(self, content: bytes | msgspec.Raw) -> T:
+        """One object of a page. Raises msgspec.MsgspecError, UnicodeDecodeError and RecursionError."""
+        found = self.object_decoder.decode(content)
+        check_names(found.metadata)
+        return found
 
 
 def by_name(name: str) -> str:
@@ -163,6 +174,13 @@ any_event = msgspec.json.Decoder(_AnyEvent)
 _identified = msgspec.json.Decoder(_Identified)
 
 
+def check_names(metadata: ObjectMeta) -> None:
+    """Raises msgspec.ValidationError."""
+    names = metadata.name, metadata.namespace, metadata.generate_name, metadata.uid, metadata.resource_version
+    if max(map(len, names)) > _LONGEST_NAME:
+        raise msgspec.ValidationError(f"a name, uid or version has more than {_LONGEST_NAME} characters")
+
+
 @lru_cache(maxsize=16)
 def _page_decoder(limit: int) -> msgspec.json.Decoder[Any]:
     """An array with more items ends the decoding: each would be an object, long before it could be counted."""
@@ -185,7 +203,7 @@ async def read_page(
         if raw is None:
             break
         try:
-            items.append(deep_json.decode(resource.object_decoder.decode, raw))
+            items.append(deep_json.decode(resource.read, raw))
         except msgspec.MsgspecError as error:
             broken.append(describe_broken(raw, error))
     meta: ListMeta = page.metadata

@@ -13,7 +13,7 @@ from common.kube.client import deep_json
 from common.kube.client.bounds import MAX_BODY, Room, Taken
 from common.kube.client.errors import Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
-from common.kube.client.resource import Resource, WatchEvent, any_event, describe_broken
+from common.kube.client.resource import Resource, WatchEvent, any_event, check_names, describe_broken
 from common.kube.client.transport import Pace, RefusedAnswer, describe
 from common.runtime.pieces import in_pieces
 
@@ -91,6 +91,7 @@ class WatchStream(Generic[T]):
     def _decode(self, line: bytes) -> WatchEvent[T]:
         try:
             event = deep_json.decode(self._resource.event_decoder.decode, line)
+            check_names(event.object.metadata)
         except msgspec.MsgspecError as error:
             return self._decode_loosely(line, error)
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
