@@ -9,6 +9,7 @@ import asyncio
 import gzip
 import itertools
 import json
+import logging
 import random
 import signal
 import ssl
@@ -327,4 +328,5 @@ async def main(orders: Orders) -> None:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # of writes to connections that were cut
     asyncio.run(main(msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)))
