@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from common.quota import escrow
@@ -16,6 +17,32 @@ def test_a_late_report_of_the_same_life_replaces_none_that_came_after_it():
     assert escrow.supersedes(Report(incarnation="a", sequence=8), known)
     assert escrow.supersedes(Report(incarnation="b", sequence=1), known)
     assert escrow.supersedes(Report(incarnation="a", sequence=1, nonce="n"), known)
+
+
+@pytest.mark.parametrize("name", ["cpu", "memory"])
+def test_a_report_is_late_if_it_lacks_something_of_what_was_returned(name: str):
+    holding = Holding(account="a", granted={"cpu": 4, "memory": 4}, returned={"cpu": 2, "memory": 2})
+    said = Report(incarnation="a", returned={"cpu": 2, "memory": 2})
+    assert not escrow.is_late(holding, said)
+    late = msgspec.structs.replace(said, returned={**said.returned, name: 1})
+    assert escrow.is_late(holding, late)
+    assert not escrow.is_late(holding, msgspec.structs.replace(late, incarnation="b")), "another life has counters anew"
+
+
+def test_a_ledger_without_a_seed_that_was_granted_something_is_an_older_one():
+    known = MasterLedger(incarnation="m", seeds={"eu": Holding(granted={"cpu": 4}), "us": Holding(granted={"cpu": 0})})
+    without_us = MasterLedger(incarnation="m", seeds={"eu": Holding(granted={"cpu": 4})})
+    assert escrow.went_back(MasterLedger(incarnation="m", seeds={"us": Holding()}), known)
+    assert escrow.went_back(MasterLedger(incarnation="m", seeds={"eu": Holding(granted={"cpu": 3})}), known)
+    assert not escrow.went_back(without_us, known), "nothing was granted to it"
+    assert not escrow.went_back(MasterLedger(incarnation="m2"), known), "another life"
+
+
+def test_a_recall_says_what_has_to_be_returned_in_all():
+    """R only grows: an amount on its own would be met by what was returned before."""
+    ledger = MasterLedger(incarnation="m", seeds={"eu": Holding(account="a", granted={"cpu": 9}, returned={"cpu": 4})})
+    assert escrow.message(ledger, "eu", {"cpu": 2}, 0).recall == {"cpu": 6}
+    assert escrow.message(ledger, "eu", {}, 0).recall == {}
 
 
 def test_a_seed_that_was_granted_more_than_the_ledger_knows_shows_that_it_went_backwards():

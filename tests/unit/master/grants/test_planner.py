@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -70,6 +72,7 @@ def test_without_a_cold_start_a_seed_that_was_tried_in_vain_is_not_waited_for():
     [
         seed("eu", granted=6),  # the account shows more than was granted
         seed("eu", shown=Grant(incarnation="m", account="eu", granted={"cpu": 6})),  # ... or the copy of an older time
+        seed("eu", report=None, shown=Grant(incarnation="m", account="eu", granted={"cpu": 6})),  # who has not reported
     ],
 )
 def test_a_ledger_that_granted_less_than_is_shown_is_an_older_one_and_begins_another_life(facts: SeedFacts):
@@ -95,6 +98,12 @@ def test_while_the_quota_is_over_every_seed_is_told_to_give_back_the_excess_as_i
     assert found.recalls == {"eu": {"cpu": 4}, "us": {"cpu": 6}}
     assert found.allotment.recalls == {}, "nothing is idle: no seed is slow to react"
     assert decided(ledger(eu=4, us=6), seed("eu", 4, 4), seed("us", 6, 6)).recalls == {}
+
+
+def test_while_the_quota_is_over_what_is_idle_is_recalled_and_the_rest_of_the_excess_too():
+    found = decided(ledger(eu=4, us=6), seed("eu", 4, 3), seed("us", 6, 6), limits={"cpu": 2})
+    assert found.allotment.recalls == {"eu": {"cpu": 1}}
+    assert found.recalls == {"eu": {"cpu": 4}, "us": {"cpu": 6}}
 
 
 def test_use_that_nobody_admitted_is_covered_and_recalled_in_one_message():
@@ -142,6 +151,33 @@ def test_a_ledger_that_learns_ends_that_once_every_present_seed_is_learned():
         incarnation="m2", learning=True, seeds={"eu": Holding(account="eu", nonce="n", granted={"cpu": 4})}
     )
     assert not decided(opened, seed("eu", report=report("eu", 4, master="m2"))).learning
+
+
+def test_while_one_present_seed_is_not_learned_nothing_is_granted():
+    """What it holds may be all that is left."""
+    seeds = {"eu": Holding(account="eu", nonce="n"), "us": Holding(account="us", learned=False)}
+    before = MasterLedger(incarnation="m", learning=True, seeds=seeds)
+    found = decided(before, asking("eu", 2), seed("us", report=None))
+    assert (found.learning, found.granting, found.ledger) == (True, False, before)
+
+
+def test_a_seed_that_is_not_learned_is_granted_nothing_whatever_it_uses():
+    """Its counters are taken from what it says when it asks with a nonce: a grant before that would be forgotten."""
+    before = MasterLedger(incarnation="m", seeds={"eu": Holding(learned=False)})
+    found = decided(before, seed("eu", report=report("eu", 2, used=7, master="former")))
+    assert found.ledger == before
+    asked = Ask(number=1, first={"cpu": 1}, wanted={"cpu": 1})
+    fenced = report("eu", 2, used=7, master="former", nonce="n", ask=asked)
+    found = decided(before, seed("eu", report=fenced))
+    assert found.ledger.seeds["eu"].granted == {"cpu": 2}, "what it has said, and nothing more"
+
+
+@pytest.mark.parametrize("facts", [{"report": {"nonce": "n"}}, {"connected": False}])
+def test_an_ask_is_served_only_where_its_answer_would_be_heard(facts: dict[str, Any]):
+    """A fenced account takes up no grant, and counts anew before it asks again."""
+    asked = report("eu", ask=Ask(number=1, first={"cpu": 2}, wanted={"cpu": 2}), **facts.pop("report", {}))
+    found = decided(ledger(eu=0), seed("eu", report=asked, **facts))
+    assert (found.allotment.grants, found.allotment.answered) == ({}, {})
 
 
 def test_counters_hold_a_bounded_number_of_names_and_known_ones_are_granted_on():

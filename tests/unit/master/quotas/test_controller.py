@@ -47,6 +47,7 @@ class Api:
         self.quotas: dict[str, MasterQuota] = {}
         self.refuses = 0
         self.loses = 0
+        self.noted: list[str] = []
         self.version = 0
 
     async def get(self, _resource: object, name: str, namespace: str | None = None) -> Object:
@@ -71,7 +72,8 @@ class Api:
     async def delete(self, _resource: object, name: str, _namespace: str) -> None:
         del self.ledgers[name.removeprefix("master-")]
 
-    async def merge_patch(self, *_arguments: object) -> None: ...
+    async def merge_patch(self, _resource: object, _name: str, patch: dict[str, Any]) -> None:
+        self.noted.append(patch["metadata"]["annotations"][LEDGER_ANNOTATION])
 
     def put(self, body: dict[str, Any]) -> MasterQuotaLedger:
         self.version += 1
@@ -157,7 +159,14 @@ class Term:
             await self.decide()
 
     def report(
-        self, sequence: int, *, returned: int = 0, asks: int = 0, shown: Grant | None = None, life: str = "us-1"
+        self,
+        sequence: int,
+        *,
+        returned: int = 0,
+        asks: int = 0,
+        shown: Grant | None = None,
+        life: str = "us-1",
+        of: str = UID,
     ) -> None:
         """From us-1. `shown`: what its copy says that it was granted."""
         ask = Ask(number=1, first=cpu(asks), wanted=cpu(asks)) if asks else Ask()
@@ -166,7 +175,7 @@ class Term:
         )
         grant = grant_to_wire(shown) if shown is not None else WireGrant()
         status = ResourceQuotaStatus(account=report_to_wire(escrow.report(said)), grant=grant)
-        copy = QuotaCopy(metadata=ObjectMeta(name="alpha", uid="copy", labels={UID_LABEL: UID}), status=status)
+        copy = QuotaCopy(metadata=ObjectMeta(name="alpha", uid="copy", labels={UID_LABEL: of}), status=status)
         self.links["us-1"].copies._set("alpha", copy)
         self.quotas.copy_changed("us-1", Change(None, copy), None)
 
@@ -286,6 +295,37 @@ async def test_what_a_seed_showed_first_is_heeded_until_a_decision_about_it_is_d
     await term.decide()
     assert (term.api.ledger.incarnation != LIFE, term.api.ledger.learning) == (True, True)
     assert term.settled == 1
+
+
+async def test_in_doubt_nothing_is_granted_or_settled_before_every_seed_was_listed() -> None:
+    term = Term(eu=5, doubtful=True)
+    term.links["eu-1"].listed = False
+    term.report(1, asks=5)
+    await term.decide()
+    assert (term.api.ledger.seeds["us-1"].granted, term.settled) == (cpu(2), 0)
+    term.links["eu-1"].listed = True
+    await term.decide()
+    assert (term.api.ledger.seeds["us-1"].granted, term.settled) == (cpu(5), 1)
+
+
+async def test_another_life_of_a_ledger_is_noted_on_its_quota() -> None:
+    """Else the next leader would believe the one before, if that is put back."""
+    term = Term(eu=5)
+    term.report(1, shown=Grant(incarnation=LIFE, account="us-1", granted=cpu(4)))
+    await term.decide()
+    assert term.api.ledger.incarnation != LIFE
+    assert term.api.noted == [term.api.ledger.incarnation]
+
+
+async def test_a_copy_of_an_earlier_quota_of_its_name_says_nothing() -> None:
+    term = Term()
+    await term.decide()
+    term.report(1, returned=2, of="earlier-uid")
+    await term.decide()
+    assert term.api.ledger.seeds["us-1"].returned == {}
+    term.report(1, returned=2)
+    await term.decide()
+    assert term.api.ledger.seeds["us-1"].returned == cpu(2)
 
 
 async def test_a_ledger_stays_where_only_the_cache_lacks_its_quota() -> None:

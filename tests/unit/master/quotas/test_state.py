@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from common.api.convert import report_to_wire
-from common.api.types import ResourceQuotaStatus
+import msgspec
+
+from common.api.convert import grant_to_wire, report_to_wire
+from common.api.types import ResourceQuotaStatus, StaleSource
 from common.kube.client.meta import ObjectMeta
 from common.quota.account import Account, Grant
 from common.quota.escrow import report
 from common.quota.fencing import fence
 from master.cache.objects import QuotaCopy
-from master.quotas.state import SeedAccount
+from master.quotas.state import JUST_GRANTED, SeedAccount
 from master.seeds.link import Run
 
 RUN: Run = (1, 1)
@@ -67,3 +69,38 @@ def test_what_a_copy_showed_first_is_looked_at_until_a_decision_of_it_is_durable
     assert account.shown is first, "another decision, which had not seen it"
     account.taken_up(first)
     assert account.shown is None
+
+
+def test_what_a_report_says_of_sources_alone_is_taken_up_too() -> None:
+    """It has the number of the same write of the account: nothing of that has changed."""
+    account = SeedAccount()
+    assert account.receive(copy(7), RUN)
+    stale = msgspec.structs.replace(copy(7).status.account, stale=[StaleSource(source="ns/c1", seconds=60)])
+    assert account.receive(msgspec.structs.replace(copy(7), status=ResourceQuotaStatus(account=stale)), RUN)
+    assert [source.source for source in account.wire.stale] == ["ns/c1"]
+    assert not account.receive(copy(6), RUN), "an earlier one that arrives late"
+    assert [source.source for source in account.wire.stale] == ["ns/c1"]
+
+
+def test_an_ask_that_the_master_before_has_answered_is_not_answered_again() -> None:
+    """The copy shows it. Of another life of the account it says nothing."""
+    for life, asked in (("a", 3), ("b", 0)):
+        account = SeedAccount()
+        grant = grant_to_wire(Grant(incarnation="m", account="a", answered=3))
+        status = msgspec.structs.replace(copy(7, life=life).status, grant=grant)
+        account.receive(msgspec.structs.replace(copy(7), status=status), None)
+        assert account.asked == asked
+    account.receive(copy(1, life="c"), RUN)
+    assert account.asked == 0
+
+
+def test_a_seed_is_hopeful_until_it_reports_again_and_not_for_long() -> None:
+    """What it was granted for is not recalled from it meanwhile."""
+    account = SeedAccount()
+    account.receive(copy(7), RUN)
+    assert not account.hopeful(10.0)
+    account.granted = (10.0, 7)
+    assert account.hopeful(10.0 + JUST_GRANTED / 2)
+    assert not account.hopeful(10.0 + 2 * JUST_GRANTED)
+    account.receive(copy(8), RUN)
+    assert not account.hopeful(10.0)
