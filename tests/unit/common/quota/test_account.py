@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -340,8 +341,18 @@ def test_a_ledger_that_went_backwards_is_noticed_and_begins_a_new_life() -> None
     after = fencing.rebuild(restored, "life 2", "n")
     assert after.fenced
     assert accounts.held(after) == {}
+    assert after.master == "", "no grant of before is taken up, whichever master speaks"
     assert (after.epoch, accounts.use(after)) == (1, {"cpu": 3})
     accounts.check(after)
+
+
+def test_a_later_fence_is_put_on_what_was_written_by_then() -> None:
+    """What the master saw up to that is no more than this ledger has."""
+    first = fencing.fence(account(sequence=4), "n1")
+    second = fencing.fence(msgspec.structs.replace(first, sequence=7), "n2")
+    assert (first.fenced_at, second.fenced_at) == (4, 7)
+    assert not fencing.went_back(second, grant(nonce="n2", seen=7))
+    assert fencing.went_back(second, grant(nonce="n2", seen=8))
 
 
 def test_an_unanswered_ask_stays_part_of_the_next_one() -> None:

@@ -13,9 +13,10 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.client.resource import Resource
 from common.quota import account as accounts
+from common.quota.account import Reservation
 from seed.accounts.controller import Accounts
-from seed.accounts.source_removal import SourceRemoval
-from seed.cache.source_keys import OWN_API_SERVER, namespaces_key
+from seed.accounts.source_removal import SourceRemoval, _forgetting_nothing
+from seed.cache.source_keys import OWN_API_SERVER, clusters_key, namespaces_key
 from tests.unit.seed_world import nanos, seed_world
 
 PROD = {"matchLabels": {"tier": "prod"}}
@@ -91,3 +92,19 @@ async def test_a_cluster_that_is_gone_or_takes_part_no_more_has_nothing_in_the_a
 @pytest.mark.parametrize(("found", "expected"), [(None, False), (seed("Disabled"), True), (seed("Enabled"), False)])
 async def test_a_missing_seed_proves_nothing_of_its_own_api_server(found: object, expected: bool) -> None:
     assert await left(OWN_API_SERVER, found) is expected
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+async def test_a_source_without_use_is_forgotten_unless_something_is_reserved_in_it(reserved: bool) -> None:
+    """What is reserved is for what is about to come: it would be admitted twice."""
+    async with seed_world() as world:
+        handle = await world.quota(limits="clusters=2", granted="clusters=2")
+        key, one = clusters_key("beta"), nanos("clusters=1")
+        await handle.writer.change(lambda account: (accounts.count(account, 1, key, {}, {}), None))
+        if reserved:
+            await handle.writer.claim("u", Reservation(source=key, object="beta/c1", amount=one))
+        await handle.writer.change(_forgetting_nothing(1, key))
+        account = world.account()
+        assert (key in account.used, accounts.use(account).get("clusters", 0)) == (
+            (True, one["clusters"]) if reserved else (False, 0)
+        )
