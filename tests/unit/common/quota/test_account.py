@@ -261,6 +261,15 @@ def test_a_cancel_leaves_what_a_repeat_relies_on() -> None:
     assert reservations.cancel(twice, "a", outcome) is twice
 
 
+def test_a_cancelled_update_leaves_what_a_later_one_relies_on() -> None:
+    created = reserved(account(), "a", reservation(4))
+    updated, outcome = reserve(created, {"cpu": 100}, "a", reservation(3, generation=2))
+    assert isinstance(outcome, Admitted)
+    again = reserved(updated, "a", reservation(5, generation=2))
+    assert reservations.cancel(again, "a", outcome) is again
+    assert accounts.use(again) == {"cpu": 9}
+
+
 def test_the_maximum_of_what_was_granted_is_kept_whatever_the_order() -> None:
     later = accounts.receive(account(), grant(granted={"cpu": 30}))
     assert later.granted == {"cpu": 30}

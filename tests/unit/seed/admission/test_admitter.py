@@ -597,6 +597,20 @@ async def test_surge_is_for_those_that_replace_something() -> None:
         assert accounts.use(world.account()) == nanos("cpu=16")
 
 
+async def test_what_was_lent_in_place_of_one_that_is_gone_is_taken_back_whichever_others_are_there() -> None:
+    """A count that saw it gone may have given its place away."""
+    async with seed_world() as world:
+        await full_with_surge(world)
+        reads = iter([["old", "other"], ["other"]])
+
+        async def replaceable(_anew: bool) -> Sequence[str]:
+            return next(reads)
+
+        refusal = (await world.admission.decide(request("new"), replaceable)).refusal
+        assert refusal is not None and refusal.code == 503
+        await eventually(lambda: not world.account().reservations)
+
+
 async def test_while_there_is_room_in_the_quota_a_rollout_takes_none_of_the_surge() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=32", surge=amounts("cpu=8"), granted="cpu=32,surge.cpu=8", used="cpu=16")
