@@ -45,6 +45,7 @@ class Wish:
     __slots__ = (
         "after",
         "allowed",
+        "answered",
         "answering",
         "calls",
         "ended",
@@ -56,7 +57,6 @@ class Wish:
         "reads",
         "repeats",
         "replaces",
-        "replicas",
         "since",
         "size",
         "slow",
@@ -82,7 +82,7 @@ class Wish:
         self.heard: set[str] = set()
         self.needs: dict[str, ResourceList] = {}  # by quota uid: what a yes was about
         self.answering: list[tuple[Any, asyncio.Task[None]]] = []  # with the replica that does
-        self.replicas: set[str] = set()  # that were asked
+        self.answered: set[tuple[str, ...]] = set()  # the replica that did, and the quotas that it knew
         self.since: dict[str, tuple[float, int]] = {}  # by replica: when the call began by which it decided last
         self.repeats = 0
         self.replaces: list[str] = []

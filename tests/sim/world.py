@@ -101,7 +101,7 @@ class World:
         self.claims: dict[tuple[str, str, str], tuple[int, int]] = {}  # of which epoch an account is, and since when
         self.rolling: dict[str, list[str]] = {}  # what was made by a rollout, and what it is in place of
         self.written: set[str] = set()  # while the leader followed
-        self.denied: set[str] = set()
+        self.denied: dict[str, Wish] = {}
         self.outside: set[str] = set()  # Projects that have no organization yet
         self.asked: Counter[str] = Counter()  # how often each source has asked
         self._tokens = 0
@@ -420,7 +420,6 @@ class World:
 
     def _call(self, site: Site, source: Source, wish: Wish, call: str, replica: Replica) -> None:
         self.asked[source.key] += 1
-        wish.replicas.add(replica.name)
         gives_up = self.now + WEBHOOK_TIMEOUT
 
         def answered(no: Refusal | None, quotas: list[Quota], asked: tuple[float, int], repeated: bool) -> None:
@@ -431,6 +430,7 @@ class World:
                 if replica.loop.time() - asked[0] > REMEMBERED:
                     self.fail(f"{wish.thing.uid} is answered by what was decided long ago")
             wish.since[replica.name] = asked
+            wish.answered.add((replica.name, *sorted(quota.key.uid for quota in quotas)))
             if no is not None and no.code == 403:
                 self._judge(wish, replica, no, quotas, asked)
             self._verdict(wish, call, site, no, quotas, gives_up, repeated=repeated)
@@ -544,8 +544,7 @@ class World:
                 wish.told = wish.heard.issuperset(wish.calls)
             else:
                 self.refused += 1
-                if len(wish.replicas) == 1:
-                    self.denied.add(wish.thing.uid)
+                self.denied[wish.thing.uid] = wish
                 if call not in wish.heard:
                     self._ended(wish)
 
