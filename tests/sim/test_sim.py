@@ -70,6 +70,7 @@ def test_a_schedule_is_known_by_its_number() -> None:
         "show before it is persisted",
         "labels that move are not followed",
         "labels are never read",
+        "each call about a creation is decided by itself",
         "an update is reserved as of what it changes",
         "evidence of a namespace is the watch's",
         "what core still admits by is promised elsewhere",
