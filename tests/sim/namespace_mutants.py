@@ -57,9 +57,13 @@ async def whatever_the_cache_has(
 
 
 async def the_first_quota_decides(
-    self: Admission, request: Any, replaceable: Any = None, quotas: Sequence[Quota] | None = None
+    self: Admission,
+    request: Any,
+    replaceable: Any = None,
+    quotas: Sequence[Quota] | None = None,
+    confirm: Any = None,
 ) -> Any:
-    return await _decide(self, request, replaceable, quotas[:1] if quotas is not None else None)
+    return await _decide(self, request, replaceable, quotas[:1] if quotas is not None else None, confirm)
 
 
 async def no_cancel(*_arguments: object) -> None:
