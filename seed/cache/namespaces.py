@@ -6,7 +6,8 @@ to list them anew when counting demands it.
 For admission:
 
 - `select(cluster, namespace)` answers from memory: the quotas, and whether that is known. It is not known of a
-  namespace that the watch has not brought, nor while the watch proves nothing. `read` asks the API server instead.
+  namespace that the watch has not brought, or that is being deleted, nor while the watch proves nothing. `read` asks
+  the API server instead.
 - A reservation of what is admitted is of the source `namespaces_key(quota.key.uid, cluster)`; its `object` is
   `object_in_namespace(resource, namespace, name)`; its `generation` is 0 for what is created, and for an update
   `generation_after(old.metadata)` (all in seed/cache/source_keys.py). Its amount is what the write adds to that quota,
@@ -143,7 +144,9 @@ class NamespaceCache:
         found = reflector.store.get(namespace) if reflector is not None else None
         if watched is None or found is None:
             return Selection([], known=False)
-        return Selection(self.select_by(cluster, found.metadata.labels), known=watched.usable(time.monotonic()))
+        # Nothing can be created in a namespace that is being deleted. Who asks about that is in another of its name.
+        known = found.metadata.deletion_timestamp is None and watched.usable(time.monotonic())
+        return Selection(self.select_by(cluster, found.metadata.labels), known=known)
 
     def select_by(self, cluster: str, labels: Mapping[str, str]) -> list[Quota]:
         """The quotas that count a namespace with these labels there, in the order of their names."""

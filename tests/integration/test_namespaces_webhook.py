@@ -19,6 +19,8 @@ import pytest_asyncio
 from common.api.types import SeedCopy
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import Object
+from common.kube.client.resource import WatchEvent
+from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.quota import account as accounts
 from common.quota.quantity import UNIT
@@ -60,6 +62,7 @@ class Site:
         self.world = world
         self.cluster = cluster
         self.session = session
+        self.namespaces: NamespaceCache
         self.asked: Counter[str] = Counter()  # reviews, by resource and subresource
         self.refusals: Refusals
         self.worlds = [world]  # of each replica
@@ -154,7 +157,7 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         world.quota_cache.seed.store._set("seed", taking_part)
         world.quota_cache._seed_changed(Change(None, taking_part))
         found = Site(world, cluster, session)
-        cache = NamespaceCache(cluster, world.quota_cache, world.cluster_cache)
+        cache = found.namespaces = NamespaceCache(cluster, world.quota_cache, world.cluster_cache)
         webhook = NamespacedObjectWebhook(world.cluster_cache, NamespacedAdmission(world.admission, cache))
         refusals = Refusals(cluster, world.quota_cache, world.cluster_cache, world.registry, "replica")
         endpoint = Endpoint(webhook, decisions=Decisions(on_pod=refusals.pod_decided))
@@ -277,6 +280,38 @@ async def test_a_namespace_that_was_made_a_moment_ago_is_not_missed(site: Site) 
     answers = Counter(await asyncio.gather(*(create() for _ in range(12))))
     assert answers == {201: 5, 403: 7}
     assert site.use(quota) == nanos("pods=5")
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_namespace_that_was_made_again_under_its_name_is_decided_by_its_new_labels(
+    site: Site, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """`late`: the watch has brought that the namespace is being deleted, and nothing more."""
+    ann = await site.quota("pods=50", owner="pam")
+    bob = await site.quota("pods=50", owner="pat")
+    apply = Reflector._apply
+
+    def held(reflector: Reflector[Any], event: WatchEvent[Any]) -> None:
+        ending = event.object is not None and event.object.metadata.deletion_timestamp is not None
+        if not late or (event.type != "DELETED" and ending):
+            apply(reflector, event)
+
+    for made in range(1, 6):
+        name = await site.namespace(owner="pam")
+        await eventually(lambda name=name: site.namespaces.select(OWN_API_SERVER, name).known)
+        with monkeypatch.context() as patched:
+            patched.setattr(Reflector, "_apply", held)
+            await site.must("DELETE", f"/api/v1/namespaces/{name}")
+            if late:
+                await eventually(lambda name=name: not site.namespaces.select(OWN_API_SERVER, name).known)
+            ended = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}, "spec": {"finalizers": []}}
+            await site.must("PUT", f"/api/v1/namespaces/{name}/finalize", ended)
+            again = {"metadata": {"name": name, "labels": {"owner": "pat"}}}
+            await site.must("POST", "/api/v1/namespaces", again)
+            # Its service account is the one from before: nobody has removed what was in the namespace.
+            status, message = await site.pod(name)
+            assert status == 201, message
+        assert (site.use(ann), site.use(bob)) == ({}, nanos(f"pods={made}"))
 
 
 async def test_what_is_refused_names_the_quota_in_cores_words(site: Site) -> None:

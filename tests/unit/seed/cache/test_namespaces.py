@@ -221,6 +221,21 @@ async def test_a_cache_that_proves_nothing_is_not_relied_on(monkeypatch: pytest.
         assert found.known("web") == (["all"], False)
 
 
+async def test_a_namespace_that_is_being_deleted_is_read_since_another_may_have_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watch has not brought that it is gone, and was made again with other labels."""
+    async with followed(monkeypatch) as found:
+        await eventually(lambda: found.known("web") == (["all"], True))
+        ending = {"labels": ANN, "deletionTimestamp": "2026-11-20T10:00:00Z"}
+        await found.api.put("namespaces", "", "web", metadata=ending)
+        await eventually(lambda: found.known("web") == (["all"], False))
+        found.api.objects["namespaces", "", "web"] = {"metadata": {"name": "web", "uid": "new", "labels": {}}}
+        assert await found.cache.read(OWN_API_SERVER, "web") == []
+        await found.api.put("namespaces", "", "web", metadata={"labels": ANN})
+        await eventually(lambda: found.known("web") == (["all"], True))
+
+
 async def test_what_takes_part_no_more_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with followed(monkeypatch) as found:
         await eventually(lambda: found.known("web") == (["all"], True))
