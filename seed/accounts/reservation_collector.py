@@ -20,7 +20,7 @@ from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle
 from seed.accounts.reservation_gc import Entry, Finding
 from seed.cache.quota import Quota
-from seed.usage.source import UsageSource
+from seed.usage.source import Generation, Taken, UsageSource
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +28,17 @@ MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations 
 READ_SECONDS = 15.0  # ... for one source: more than one read takes, and others do not wait long for a slow one
 MAX_ASKED = MAX_CHECKS // reservation_gc.MOST_UNSEEN  # ... and sources that are asked whether what was admitted came
 
-Found = Mapping[ReservationKey, int | None]
+Found = Mapping[ReservationKey, Generation]
 
 
 class _Evidence(msgspec.Struct, frozen=True):
-    """What is remembered of one account. `asked`: when it was read last whether a source's creations came."""
+    """What is remembered of one account. `asked`: when it was read last whether a source's creations came. `taken`:
+    those of which another object was found to have the name."""
 
     first_seen: reservation_gc.FirstSeen = {}
     looked: reservation_gc.Looked = {}
     asked: Mapping[str, float] = {}
+    taken: Set[ReservationKey] = frozenset()
 
 
 class _Conclusions(msgspec.Struct, frozen=True):
@@ -76,14 +78,18 @@ class ReservationCollector:
         known = reservation_gc.watched(account, before.first_seen, now)
         due = [entry for entry in reservation_gc.overdue(known, self._window, now) if self._may_go(*entry)]
         checks = reservation_gc.in_turn(due, before.looked)[:MAX_CHECKS]
-        missed = self._missed(account, known, now)
+        missed = self._missed(account, known, before.taken, now)
         asked = sorted(missed, key=lambda source: before.asked.get(source, float("-inf")))[:MAX_ASKED]
-        self._evidence[life] = _Evidence(
+        evidence = _Evidence(
             first_seen=known,
             looked={key: at for key, at in before.looked.items() if key in known} | {key: now for key, _ in checks},
             asked={source: at for source, at in before.asked.items() if source in missed} | dict.fromkeys(asked, now),
         )
+        self._evidence[life] = evidence
         found = await self._read([*checks, *(entry for source in asked for entry in missed[source])])
+        taken = {key for key, generation in found.items() if isinstance(generation, Taken)}
+        taken |= before.taken & known.keys()
+        self._evidence[life] = msgspec.structs.replace(evidence, taken=taken)
         held_back = {source for source in missed if source in account.held_back and source not in asked}
         held_back |= {source for source in asked if all(found.get(key, 0) is None for key, _ in missed[source])}
         concluded = self._conclude(quota, checks, found)
@@ -145,10 +151,12 @@ class ReservationCollector:
         source = self._sources.get(key[0])
         return source is not None and not (reservation.replaces and source.totals.sizes([key[1]]))
 
-    def _missed(self, account: Account, known: reservation_gc.FirstSeen, now: float) -> dict[str, list[Entry]]:
+    def _missed(
+        self, account: Account, known: reservation_gc.FirstSeen, taken: Set[ReservationKey], now: float
+    ) -> dict[str, list[Entry]]:
         """By source that has enough of them to be held back: as many creations that its watch has not brought."""
         missed = {}
-        for key, creations in reservation_gc.unseen(account, known, self._window, now).items():
+        for key, creations in reservation_gc.unseen(account, known, taken, self._window, now).items():
             source = self._sources.get(key)
             if source is None:
                 continue
@@ -160,7 +168,7 @@ class ReservationCollector:
 
     async def _read(self, wanted: Sequence[Entry]) -> Found:
         """The generations of those whose sources answer, None of those that are not there."""
-        found: dict[ReservationKey, int | None] = {}
+        found: dict[ReservationKey, Generation] = {}
 
         async def read(source: UsageSource, entries: list[Entry]) -> None:
             with contained("evidence", source.key), suppress(ApiError, TimeoutError):

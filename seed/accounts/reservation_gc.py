@@ -7,10 +7,11 @@ has passed on the leader's own clock since the reservation was first seen as it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from enum import Enum
 
 from common.quota.account import Account, Reservation, ReservationKey
+from seed.usage.source import Generation, Taken
 
 UNSEEN_AFTER = 5.0  # seconds after which what was created is usually there
 MOST_UNSEEN = 16  # of one source; then no more is created there (rule 4.10)
@@ -50,8 +51,12 @@ def in_turn(due: Iterable[Entry], looked: Looked) -> list[Entry]:
     return [(key, reservation) for _, key, reservation in sorted(ranked, key=lambda entry: entry[0])]
 
 
-def unseen(account: Account, known: FirstSeen, window: float, now: float) -> dict[str, list[tuple[str, Reservation]]]:
-    """Creations that should have been seen by now and are not overdue, by source and uid; the oldest first.
+def unseen(
+    account: Account, known: FirstSeen, taken: Set[ReservationKey], window: float, now: float
+) -> dict[str, list[tuple[str, Reservation]]]:
+    """Creations that should have been seen by now and are not overdue, by source and uid; the oldest first. Those that
+    are `taken` were found to have another object under their names: an API server refuses them after their admission,
+    and whoever repeats them must not keep others waiting.
 
     Where a source is held back already, their age does not matter: they were admitted before that, also if this leader
     has known of them for a shorter time.
@@ -59,16 +64,16 @@ def unseen(account: Account, known: FirstSeen, window: float, now: float) -> dic
     found: dict[str, list[tuple[str, Reservation]]] = {}
     for (source, uid), (reservation, first) in sorted(known.items(), key=lambda entry: entry[1][1]):
         young = now - first < UNSEEN_AFTER and source not in account.held_back
-        if not (reservation.generation or young or now - first > window):
+        if not (reservation.generation or young or now - first > window or (source, uid) in taken):
             found.setdefault(source, []).append((uid, reservation))
     return found
 
 
-def conclude(reservation: Reservation, generation: int | None, *, countable: bool, counted: bool) -> Finding:
-    """`generation` of the object as read now, None if it is not there. `countable`: the source may be counted by this
-    leader; `counted`: what would be counted includes the object, at its full size."""
-    if generation is None:
-        return Finding.NEVER_CAME
+def conclude(reservation: Reservation, generation: Generation, *, countable: bool, counted: bool) -> Finding:
+    """`generation` of the object as read now, None or Taken if it is not there. `countable`: the source may be counted
+    by this leader; `counted`: what would be counted includes the object, at its full size."""
+    if generation is None or isinstance(generation, Taken):
+        return Finding.NEVER_CAME  # its request has ended: also if the other goes, it does not come any more
     if generation >= reservation.generation or not countable:
         return Finding.THERE
     return Finding.NEVER_CHANGED if counted else Finding.STILL_UNCLEAR

@@ -16,7 +16,7 @@ from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import allocations_key, is_of_allocations, project_of_key
 from seed.usage.allocation_totals import AllocationTotals
 from seed.usage.shared_informers import SharedInformers, SharedInformerSource
-from seed.usage.source import UsageSource
+from seed.usage.source import Generation, Taken, UsageSource
 
 
 class ProjectAllocations(SharedInformerSource):
@@ -29,9 +29,11 @@ class ProjectAllocations(SharedInformerSource):
         self.totals = AllocationTotals()
         self._sources = caches
 
-    async def generation(self, namespaced_name: str, uid: str) -> int | None:
-        found = await self._sources.find(namespaced_name, uid)
-        return found.metadata.generation if found is not None else None
+    async def generation(self, namespaced_name: str, uid: str) -> Generation:
+        found = await self._sources.find(namespaced_name)
+        if found is None:
+            return None
+        return found.metadata.generation if found.metadata.uid == uid else Taken.TAKEN
 
 
 class AllocationSources(SharedInformers, Mapping[str, UsageSource]):
@@ -86,11 +88,10 @@ class AllocationSources(SharedInformers, Mapping[str, UsageSource]):
                 task.cancel()
             await asyncio.gather(following, first, return_exceptions=True)
 
-    async def find(self, namespaced_name: str, uid: str) -> Allocation | None:
+    async def find(self, namespaced_name: str) -> Allocation | None:
         """By a consistent read. Raises ApiError."""
         namespace, _, name = namespaced_name.partition("/")
-        found = await self._cluster.find(ALLOCATIONS, name, namespace)
-        return found if found is not None and found.metadata.uid == uid else None
+        return await self._cluster.find(ALLOCATIONS, name, namespace)
 
     def _of(self, project: str) -> ProjectAllocations:
         source = self._sources.get(project)

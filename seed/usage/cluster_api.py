@@ -32,6 +32,7 @@ from seed.sizing.sizer import Sizing
 from seed.usage.machine_totals import MachineTotals
 from seed.usage.shared_informers import SharedInformers, SharedInformerSource
 from seed.usage.size_backfill import SizeBackfill
+from seed.usage.source import Generation, Taken
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class ClusterSource(SharedInformerSource):
         for subject in feed.subjects_of(self.key):
             self.apply(None, subject)
 
-    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+    async def generation(self, namespaced_name: str, uid: str) -> Generation:
         return await self._feed.generation(namespaced_name, uid)
 
     def apply(self, old: Subject | None, new: Subject | None) -> bool:
@@ -227,12 +228,13 @@ class ClusterApiInformers(SharedInformers):
                 return found
         return None
 
-    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+    async def generation(self, namespaced_name: str, uid: str) -> Generation:
         """As Source's: by consistent lists, since a name may be a Machine's and a MachinePool's."""
         namespace, name = namespaced_name.split("/", 1)
         resources = [self._following.resource(kind) for kind in (MACHINES, POOLS)]
         if not any(resources):
             raise Unavailable(0, "Unavailable", "the seed serves no Machines of Cluster API")
+        taken = False
         for resource in resources:
             if resource is None:
                 continue
@@ -242,7 +244,8 @@ class ClusterApiInformers(SharedInformers):
             for found in listing.items:
                 if found.metadata.uid == uid:
                     return int(found.metadata.generation)
-        return None
+            taken = taken or bool(listing.items)
+        return Taken.TAKEN if taken else None
 
     def _changed(self, change: Change[Any]) -> None:
         old, new = change.old, change.new

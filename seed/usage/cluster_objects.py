@@ -28,7 +28,7 @@ from seed.evaluators.namespaced import Terms
 from seed.evaluators.registry import evaluator_of
 from seed.usage.kind_informer import KindInformer, find_kind
 from seed.usage.promise_totals import totals_of
-from seed.usage.source import NOT_LISTED, Problem
+from seed.usage.source import NOT_LISTED, Generation, Problem, Taken
 
 UNREACHABLE = "Unreachable"
 RIGHTS = "bind the role of charts/rbac/user-cluster-namespaces.yaml there"
@@ -169,7 +169,7 @@ class ClusterObjects:
                     found[str(kind)] = problem
         return found
 
-    async def generation(self, quota: Quota, kind: GroupResource, namespace: str, name: str, uid: str) -> int | None:
+    async def generation(self, quota: Quota, kind: GroupResource, namespace: str, name: str, uid: str) -> Generation:
         """By consistent lists; None also for an object that the quota does not count. Raises ApiError."""
         informer, evaluator = self.informers.get(kind), evaluator_of(kind)
         if evaluator is None:
@@ -186,7 +186,7 @@ class ClusterObjects:
             raise Malformed(200, "Malformed", f"{kind} {namespace}/{name} cannot be read")
         found = next((each for each in listing.items if each.metadata.uid == uid), None)
         if found is None:
-            return None
+            return Taken.TAKEN if listing.items else None
         inside = await self._cluster.find(NAMESPACES, namespace)
         if inside is None or not quota.selects(inside.metadata.labels, self._exempt):
             return None

@@ -20,7 +20,7 @@ from seed.cache.source_keys import clusters_key, is_of_allocations, project_of_k
 from seed.evaluators.clusters import Kind, Owned
 from seed.usage.cluster_totals import ClusterTotals
 from seed.usage.shared_informers import SharedInformers, SharedInformerSource
-from seed.usage.source import UsageSource
+from seed.usage.source import Generation, Taken, UsageSource
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +35,12 @@ class ProjectClusters(SharedInformerSource):
         self.totals = ClusterTotals()
         self._feed = feed
 
-    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+    async def generation(self, namespaced_name: str, uid: str) -> Generation:
         """None also for a cluster that has moved to another project: it is not this one's to count."""
         found = await self._feed.find(namespaced_name, uid)
-        if found is None or found[0] != self.consumer.project:
+        if found is None or isinstance(found, Taken):
+            return found
+        if found[0] != self.consumer.project:
             return None
         return found[1].metadata.generation
 
@@ -118,9 +120,10 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def find(self, namespaced_name: str, uid: str) -> tuple[str, Owned] | None:
+    async def find(self, namespaced_name: str, uid: str) -> tuple[str, Owned] | Taken | None:
         """The cluster and its project by consistent lists: a name may be of several kinds. Raises ApiError."""
         namespace, _, name = namespaced_name.rpartition("/")
+        taken: Taken | None = None
         for kind in self._kinds:
             if kind.namespaced != bool(namespace):
                 continue
@@ -134,7 +137,8 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
             for found in listing.items:
                 if found.metadata.uid == uid:
                     return kind.project(found), found
-        return None
+                taken = Taken.TAKEN
+        return taken
 
     @property
     def reflectors(self) -> list[Reflector[Any]]:

@@ -30,7 +30,7 @@ from seed.evaluators.namespaced import Terms
 from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.usage.object_totals import ObjectTotals
 from seed.usage.promise_totals import PromiseTotals
-from seed.usage.source import NOT_LISTED, ListBarrier, Problem, UsageSource
+from seed.usage.source import NOT_LISTED, Generation, ListBarrier, Problem, UsageSource
 
 _IN_DOUBT = (
     "{} was counted, and its kind is not served any more; that does not prove that it is gone: serve it again. If "
@@ -148,7 +148,7 @@ class NamespacedSource:
                 with suppress(TimeoutError):
                     await namespaces.wait_listed(namespaces.lists_completed + 1, 1)
 
-    async def generation(self, namespaced_name: str, uid: str) -> int | None:
+    async def generation(self, namespaced_name: str, uid: str) -> Generation:
         """The object's resourceVersion as a number: see seed/cache/source_keys.py."""
         objects = self._objects
         if objects is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Protocol
 
 import msgspec
@@ -14,6 +15,16 @@ from seed.usage.unadmitted import Unadmitted
 
 MAX_REMEMBERED = 20_000  # deleted objects of a source whose reservation may still turn up
 NOT_LISTED = "ResourceNotListed"  # the reason of a source that can be reached, and of which something cannot be listed
+
+
+class Taken(Enum):
+    """In place of a generation: the object is not there, and another one has its name. Its creation fails, unless the
+    other is deleted before it is stored."""
+
+    TAKEN = "taken"
+
+
+Generation = int | Taken | None
 
 
 class ListBarrier(msgspec.Struct, frozen=True):
@@ -130,8 +141,9 @@ class UsageSource(Protocol):
     async def listed(self, token: ListBarrier) -> None:
         """Until `listed_since(token)` is true."""
 
-    async def generation(self, namespaced_name: str, uid: str) -> int | None:
-        """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError."""
+    async def generation(self, namespaced_name: str, uid: str) -> Generation:
+        """The object's generation by a consistent read, None if it does not exist (rule 4.5), Taken if another has its
+        name (rule 4.10). Raises ApiError."""
 
 
 def reason_of(status: int) -> str:

@@ -34,7 +34,7 @@ from seed.sizing.stamp_audit import Drift, audit
 from seed.usage.machine_api import TAKEN_OVER, MachineApi
 from seed.usage.machine_totals import MachineTotals
 from seed.usage.size_backfill import SizeBackfill
-from seed.usage.source import ListBarrier, Problem, reason_of
+from seed.usage.source import Generation, ListBarrier, Problem, Taken, reason_of
 from seed.usage.unadmitted import Unadmitted
 
 log = logging.getLogger(__name__)
@@ -156,8 +156,8 @@ class Source:
     async def stop(self) -> None:
         await end_task(self._task)
 
-    async def generation(self, namespaced_name: str, uid: str) -> int | None:
-        """The object's generation by a consistent read, None if it does not exist (rule 4.5). Raises ApiError.
+    async def generation(self, namespaced_name: str, uid: str) -> Generation:
+        """As UsageSource's.
 
         It is a list: an API that is not served answers a read of one object as if only the object were missing.
         """
@@ -168,7 +168,8 @@ class Source:
         listing = await cluster.list(MACHINES, namespace, field_selector=by_name(name))
         if any(broken.uid == uid for broken in listing.broken):
             raise Malformed(200, "Malformed", f"source {self.key}: {namespaced_name} cannot be read")
-        return next((found.metadata.generation for found in listing.items if found.metadata.uid == uid), None)
+        missing = Taken.TAKEN if listing.items else None
+        return next((found.metadata.generation for found in listing.items if found.metadata.uid == uid), missing)
 
     async def _run(self) -> None:
         if self.on_seed:

@@ -52,7 +52,12 @@ class Leader:
         quota = self.world.quota_cache.quota("shop")
         assert quota is not None
         source = NamespacedSource(
-            quota, "c", on_change=lambda *_: None, on_state=lambda _: None, unreached=lambda _: None
+            quota,
+            "c",
+            on_change=lambda *_: None,
+            on_state=lambda _: None,
+            unreached=lambda _: None,
+            had=lambda *_: None,
         )
         source._counted = cast(Any, SimpleNamespace(totals=self.totals, selected={"web"}))
         account = Account(incarnation="life", master="m", epoch=1, used={source.key: nanos(use)})

@@ -55,13 +55,13 @@ def test_creations_that_should_have_come_are_unseen_until_they_are_overdue() -> 
     account = Account(incarnation="a", reservations=waiting)
     at = {"old": 20.0, "young": 29.0, "overdue": 5.0, "update": 20.0, "x": 24.0}
     known = {key: (kept, at[key[1]]) for key, kept in waiting.items()}
-    found = reservation_gc.unseen(account, known, window=24.0, now=30.0)
+    found = reservation_gc.unseen(account, known, set(), window=24.0, now=30.0)
     assert {source: [uid for uid, _ in creations] for source, creations in found.items()} == {
         "ns/a": ["old"],
         "ns/b": ["x"],
     }
     held = msgspec.structs.replace(account, held_back=("ns/a",))
-    found = reservation_gc.unseen(held, known, window=24.0, now=30.0)
+    found = reservation_gc.unseen(held, known, set(), window=24.0, now=30.0)
     assert [uid for uid, _ in found["ns/a"]] == ["old", "young"], "it came before that, though this leader came after"
 
 

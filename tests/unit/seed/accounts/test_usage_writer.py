@@ -41,7 +41,7 @@ from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.usage.cluster_totals import ClusterTotals
 from seed.usage.machine_totals import MachineTotals
-from seed.usage.source import ListBarrier
+from seed.usage.source import Generation, ListBarrier, Taken
 from seed.usage.user_cluster import Source
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.usage.test_machine_totals import machine
@@ -68,7 +68,7 @@ class FakeSource:
         self.lists = 0
         self.demanded = 0
         self.lists_at_once = False
-        self.generations: dict[str, int | None] = {}
+        self.generations: dict[str, Generation] = {}
         self.reads = 0
         self.unreachable = False
         self.hangs = False
@@ -96,7 +96,7 @@ class FakeSource:
         while not self.listed_since(token):
             await asyncio.sleep(0.001)
 
-    async def generation(self, _name: str, uid: str) -> int | None:
+    async def generation(self, _name: str, uid: str) -> Generation:
         self.reads += 1
         if self.unreachable:
             raise Unavailable(0, "Unavailable", "no answer")
@@ -681,6 +681,34 @@ async def test_where_it_may_well_be_there_nothing_is_held_back(monkeypatch: pyte
             hand.source.generations["never-3-uid"] = 1
         await hand.look(5.1)
         assert hand.world.account().held_back == ()
+
+
+async def test_a_creation_of_a_name_that_exists_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An API server answers it with 409, after its admission. Whoever repeats it must not keep all others waiting."""
+    async with by_hand(monkeypatch) as hand:
+        world = hand.world
+        await never_come(hand, MOST_UNSEEN + 1)
+        hand.source.generations = {f"never-{number}-uid": Taken.TAKEN for number in range(MOST_UNSEEN)}
+        await hand.look(5.1)
+        assert world.account().held_back == ()
+        assert await ask(world, "another") == ""
+        reads = hand.source.reads
+        await hand.look(5.1)
+        assert hand.source.reads == reads, "of the others there are few"
+        assert len(world.account().reservations) == MOST_UNSEEN + 2, "the name may become free meanwhile"
+        await hand.look(61)
+        assert world.account().reservations.keys() == {(KEY, "another-uid")}
+        assert world.account().held_back == ()
+
+
+async def test_those_whose_names_are_taken_do_not_hide_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with by_hand(monkeypatch) as hand:
+        await never_come(hand, MOST_UNSEEN + 3)
+        hand.source.generations = {f"never-{number}-uid": Taken.TAKEN for number in range(3)}
+        await hand.look(5.1)
+        assert hand.world.account().held_back == ()
+        await hand.look(5.1)
+        assert hand.world.account().held_back == (KEY,)
 
 
 async def test_a_source_that_does_not_answer_any_more_is_held_back_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from seed.cache.source_keys import hosted_key, is_hosted
 from seed.registration.cluster_api import CALLER
 from seed.registration.enforcement import Enforcement
 from seed.usage.cluster_api import ClusterApiInformers, ClusterSource
+from seed.usage.source import Taken
 from seed.webhooks.cluster_api import ClusterApiWebhook
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.router import route
@@ -361,7 +362,7 @@ async def test_a_fresh_read_finds_machines_and_pools_by_their_uid(monkeypatch: p
             await eventually(lambda: KEY in made.feed.sources)
             assert await made.source.generation("alpha/a", uid) == 1
             assert await made.source.generation("alpha/a", pool["metadata"]["uid"]) == 7
-            assert await made.source.generation("alpha/a", "another") is None
+            assert await made.source.generation("alpha/a", "another") is Taken.TAKEN
 
 
 async def test_kinds_are_followed_when_they_come_and_their_machines_gone_when_they_go(

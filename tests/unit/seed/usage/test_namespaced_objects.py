@@ -22,7 +22,7 @@ from seed.cache.quota import Quota
 from seed.cache.source_keys import namespaces_key
 from seed.usage import cluster_objects, kind_informer
 from seed.usage.namespaced_objects import NamespacedSource, NamespacedSources
-from seed.usage.source import Problem
+from seed.usage.source import Problem, Taken
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.namespaces_world import ANN, PODS, World
@@ -526,7 +526,7 @@ async def test_evidence_is_a_consistent_read_of_the_object_and_of_its_namespace(
         version = int(found.api.objects["pods", "web", "a"]["metadata"]["resourceVersion"])
         assert await source.generation("pods:web/a", uid) == version
         assert source.totals.seen([uid]) == {uid: version}
-        assert await source.generation("pods:web/a", "another") is None
+        assert await source.generation("pods:web/a", "another") is Taken.TAKEN
         assert await source.generation("pods:web/none", uid) is None
         assert await source.generation("widgets.example.com:web/w", "w") is None, "the quota limits none"
         found.api.unlistable["pods"] = "no"

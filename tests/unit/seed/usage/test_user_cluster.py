@@ -17,6 +17,7 @@ from common.kube.client.kubeconfig import InvalidKubeconfig, NotReadYet
 from seed.machines.machine_controller import MACHINES
 from seed.usage import user_cluster
 from seed.usage.machine_api import MachineApi
+from seed.usage.source import Taken
 from seed.usage.user_cluster import Source
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
@@ -113,7 +114,7 @@ async def test_a_fresh_read_tells_the_generation_or_that_there_is_none(monkeypat
         await eventually(lambda: there.source.current)
         uid = await there.machine("a", generation=3)
         assert await there.source.generation("alpha/a", uid) == 3
-        assert await there.source.generation("alpha/a", "another one under its name") is None
+        assert await there.source.generation("alpha/a", "another one under its name") is Taken.TAKEN
         await there.api.remove("machines", "alpha", "a")
         assert await there.source.generation("alpha/a", uid) is None
 
