@@ -157,10 +157,7 @@ class Source:
         await end_task(self._task)
 
     async def generation(self, namespaced_name: str, uid: str) -> Generation:
-        """As UsageSource's.
-
-        It is a list: an API that is not served answers a read of one object as if only the object were missing.
-        """
+        """By a list: an API that is not served answers a read of one object as if only the object were missing."""
         cluster = self.cluster
         if cluster is None:
             raise Unavailable(0, "Unavailable", f"source {self.key} is not connected")

@@ -84,7 +84,7 @@ class AllocationWatch(Watch):
     """In place of the reflector of all Allocations."""
 
     def __init__(self, cluster: Any, _resource: object, *, on_change: Callable[[Change[Any]], None]) -> None:
-        super().__init__(cluster, cluster.source.objects, on_change)
+        super().__init__(cluster, cluster.source.objects, on_change, lambda: None)
         self.synced = asyncio.Event()
         self._demanded = 0
 

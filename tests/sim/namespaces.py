@@ -345,6 +345,8 @@ class LabelWatch(Watch):
 class ObjectWatch(Watch):
     """In place of seed/usage/kind_informer.py: its kind is always served."""
 
+    unseen = False
+
     def __init__(
         self,
         cluster: Any,
