@@ -22,7 +22,7 @@ PYTEST_ARGUMENTS := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test lint-beside every-test unit lint fmt bench fuzz sim chaos e2e clean lock wheel wheels image charts help
+.PHONY: demo test lint-beside every-test unit lint fmt bench fuzz sim chaos e2e clean lock wheel wheels image charts charts-sync help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
@@ -41,6 +41,7 @@ help:
 	@echo "make wheels       see that each package of requirements.lock has a wheel for amd64 and for arm64"
 	@echo "make image        build the image IMAGE=$(IMAGE) with docker, podman or buildah; BASE=... PLATFORM=linux/arm64"
 	@echo "make charts       package the Helm charts in dist"
+	@echo "make charts-sync  copy charts/common, charts/crds and charts/rbac into the charts that have them"
 	@echo "make clean        remove .venv"
 
 $(STAMP): requirements-dev.lock pyproject.toml
@@ -133,10 +134,13 @@ image: wheel
 	  $(if $(PLATFORM),--platform $(PLATFORM)) $(if $(PIP_INDEX_URL),--build-arg PIP_INDEX_URL) \
 	  --build-arg SOURCE_DATE_EPOCH --build-arg VERSION=$(VERSION) --build-arg REVISION=$(REVISION) .
 
-# It names each link of a chart that it follows.
 charts: $(STAMP)
-	@mkdir -p dist; helm=$$($(BIN)/python -m devcluster build helm) && for chart in seedquota-master seedquota-seed; do \
-	  $$helm package charts/$$chart --destination dist 2> dist/helm.log || { cat dist/helm.log; exit 1; }; done; rm -f dist/helm.log
+	@mkdir -p dist; helm=$$($(BIN)/python -m devcluster build helm) && \
+	  for chart in seedquota-crds seedquota-master seedquota-seed; do $$helm package charts/$$chart --destination dist || exit 1; done
+
+# Each chart has copies of what the charts share.
+charts-sync: $(STAMP)
+	@$(BIN)/python -m devcluster.charts
 
 clean:
 	rm -rf $(VENV)

@@ -1,4 +1,4 @@
-{{/* Of both charts. Names do not depend on the release's name: a cluster has at most one master and one seed. */}}
+{{/* Of all charts. Names do not depend on the release's name: a cluster has at most one master and one seed. */}}
 
 {{- define "seedquota.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
@@ -12,7 +12,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $_ := set $ours "app.kubernetes.io/part-of" "seedquota" -}}
 {{- $_ := set $ours "app.kubernetes.io/managed-by" .Release.Service -}}
 {{- range $value := list "commonLabels" "podLabels" -}}
-{{- range $label, $_ := get $.Values $value -}}
+{{- range $label, $_ := get $.Values $value | default dict -}}
 {{- if hasKey $ours $label -}}
 {{- fail (printf "%s may not set %s: the chart sets this label, and its Services, Deployment and policies select pods by such labels" $value $label) -}}
 {{- end -}}
@@ -53,13 +53,14 @@ charts need the CRDs, so the first of two releases in one cluster brings them.
 {{- if or (not $live) (and $byHelm (eq $owner $release)) -}}true{{- end -}}
 {{- end }}
 
+{{/* They stay: without its definition, every quota is gone. */}}
 {{- define "seedquota.crds" -}}
 {{- range $path, $content := .Files.Glob "files/crds/*.yaml" }}
 {{- $text := toString $content }}
 {{- $name := regexFind "[a-z]+\\.seedquota\\.io" $text }}
 {{- if include "seedquota.ownsCRD" (dict "top" $ "name" $name) }}
 ---
-{{ $metadata := printf "metadata:\n  annotations:\n    helm.sh/resource-policy: keep\n  labels:\n%s\n  name: %s\n" (include "seedquota.labels" $ | indent 4) $name -}}
+{{ $metadata := printf "metadata:\n  annotations:\n    argocd.argoproj.io/sync-options: Prune=false\n    helm.sh/resource-policy: keep\n  labels:\n%s\n  name: %s\n" (include "seedquota.labels" $ | indent 4) $name -}}
 {{ $text | replace (printf "metadata:\n  name: %s\n" $name) $metadata }}
 {{- end }}
 {{- end }}

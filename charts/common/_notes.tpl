@@ -1,6 +1,5 @@
 {{/* What helm prints about the CRDs that another release, or a person, has brought. */}}
 {{- define "seedquota.notes.crds" -}}
-{{- if .Values.crds.install }}
 {{- $others := list }}
 {{- range $path, $content := .Files.Glob "files/crds/*.yaml" }}
 {{- $name := regexFind "[a-z]+\\.seedquota\\.io" (toString $content) }}
@@ -24,5 +23,4 @@ To give them to this release:
 
 Then run `helm upgrade` again.
 {{ end }}
-{{- end }}
 {{- end }}

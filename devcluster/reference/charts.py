@@ -8,10 +8,9 @@ from collections.abc import Iterator
 
 import yaml
 
+from devcluster.charts import NAMES
 from devcluster.objects import CHARTS
 from devcluster.reference.markdown import code, table
-
-NAMES = ("seedquota-master", "seedquota-seed")
 
 _HEADING = "## Values\n"
 _SAID = "`python -m devcluster.reference` writes this table from `values.yaml`. A test fails if they differ.\n"

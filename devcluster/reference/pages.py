@@ -20,7 +20,8 @@ _INDEX = """\
 - [Flags and exit status](flags.md): every program and command
 - [Metrics](metrics.md): every metric of both programs
 - Values of the charts: [seedquota-master](../../charts/seedquota-master/README.md#values),
-  [seedquota-seed](../../charts/seedquota-seed/README.md#values)
+  [seedquota-seed](../../charts/seedquota-seed/README.md#values),
+  [seedquota-crds](../../charts/seedquota-crds/README.md#values)
 """
 
 

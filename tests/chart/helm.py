@@ -10,10 +10,9 @@ from typing import Any
 
 import yaml
 
+from devcluster.charts import SEED
 from devcluster.objects import CHARTS
 
-MASTER, SEED = "seedquota-master", "seedquota-seed"
-OURS = ("seedquota.io/v1alpha1/Seed",)
 OF_MONITORING = "monitoring.coreos.com/v1"
 
 Object = dict[str, Any]
@@ -53,7 +52,7 @@ class Helm:
         return done.stdout
 
     def render(
-        self, chart: str, values: Mapping[str, object], *, namespace: str = "quotas", served: Sequence[str] = OURS
+        self, chart: str, values: Mapping[str, object], *, namespace: str = "quotas", served: Sequence[str] = ()
     ) -> list[Object]:
         """`values` beside those that the chart requires. `served`: what the cluster serves, beside Kubernetes' own."""
         given = (f"--namespace={namespace}", *(f"--api-versions={each}" for each in served))

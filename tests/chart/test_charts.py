@@ -14,6 +14,7 @@ import yaml
 
 from common.api.types import ORGANIZATIONS, PROJECTS, QUOTA_SETTINGS, SEEDS, USER_CLUSTERS
 from common.runtime import flags
+from devcluster.charts import CRDS, MASTER, NAMES, SEED, copies
 from devcluster.manifests import load
 from devcluster.objects import CHARTS
 from master.__main__ import MasterOptions
@@ -21,7 +22,7 @@ from master.cache.objects import MASTER_QUOTAS
 from seed.options import SeedOptions
 from seed.registration.configuration import ServicePort
 from tests.chart import values
-from tests.chart.helm import MASTER, SEED, Helm, HelmError, Object, arguments, container, full, of_kind, the
+from tests.chart.helm import Helm, HelmError, Object, arguments, container, full, of_kind, the
 
 CASES = [(MASTER, name) for name in values.OF_A_MASTER] + [(SEED, name) for name in values.OF_A_SEED]
 OF_CHART = {MASTER: values.OF_A_MASTER, SEED: values.OF_A_SEED}
@@ -38,7 +39,17 @@ Rendered = dict[tuple[str, str], list[Object]]
 every_case = pytest.mark.parametrize("case", CASES, ids=" ".join)
 
 
-@pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_what_the_charts_share_is_the_same_in_each() -> None:
+    """As files: archives of a repository that Flux makes have no links."""
+    expected = {copy: source.read_bytes() for source, copy in copies()}
+    found = {copy: copy.read_bytes() for copy in expected if copy.exists()}
+    assert found == expected, "run `make charts-sync`"
+    in_files = {path for chart in NAMES for path in (CHARTS / chart / "files").glob("*/*")}
+    assert in_files <= expected.keys(), "run `make charts-sync`"
+    assert [path for path in CHARTS.rglob("*") if path.is_symlink()] == []
+
+
+@pytest.mark.parametrize("chart", NAMES)
 def test_helms_own_linter_has_nothing_to_say(helm: Helm, chart: str) -> None:
     assert "1 chart(s) linted, 0 chart(s) failed" in helm(
         "lint", "--strict", str(CHARTS / chart), values=full(chart, {})
@@ -352,7 +363,10 @@ def test_the_definitions_are_those_of_charts_crds_and_stay_when_the_release_goes
 ) -> None:
     found = list(of_kind(rendered[chart, "defaults"], "CustomResourceDefinition"))
     for each in found:
-        assert each["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+        assert each["metadata"]["annotations"] == {
+            "argocd.argoproj.io/sync-options": "Prune=false",
+            "helm.sh/resource-policy": "keep",
+        }
         assert each["metadata"]["labels"]["app.kubernetes.io/part-of"] == "seedquota"
     by_name = {each["metadata"]["name"]: each["spec"] for each in load(CHARTS / "crds")}  # type: ignore[index]
     assert {each["metadata"]["name"]: each["spec"] for each in found} == by_name
@@ -708,7 +722,7 @@ def test_a_wrong_value_is_refused_with_a_message_that_helps(helm: Helm, case: st
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("chart", [MASTER, SEED])
+@pytest.mark.parametrize("chart", NAMES)
 def test_the_schema_knows_no_value_that_there_is_not(chart: str) -> None:
     """helm refuses the other way round: a value that the schema does not know."""
     schema = json.loads((CHARTS / chart / "values.schema.json").read_text())
@@ -726,9 +740,8 @@ def missing(schema: Mapping[str, Any], given: object, path: str = "") -> Iterato
             yield f"{path}{name}"
 
 
-@pytest.mark.parametrize("chart", [MASTER, SEED])
+@pytest.mark.parametrize("chart", NAMES)
 def test_a_packaged_chart_renders_the_same(helm: Helm, chart: str, tmp_path: Path) -> None:
-    """In the repository it has links to files that both charts have."""
     helm("package", str(CHARTS / chart), f"--destination={tmp_path}")
     (package,) = tmp_path.iterdir()
     source = ("template", "a-release", "--namespace=quotas")
@@ -736,10 +749,22 @@ def test_a_packaged_chart_renders_the_same(helm: Helm, chart: str, tmp_path: Pat
     assert rendered[0] == rendered[1]
 
 
-@pytest.mark.parametrize("chart", [MASTER, SEED])
-def test_a_chart_installs_the_programs_of_its_own_version(rendered: Rendered, chart: str) -> None:
+def test_the_chart_of_the_definitions_has_these_alone(helm: Helm, rendered: Rendered) -> None:
+    objects = helm.render(CRDS, {"commonLabels": {"example.com/team": "quotas"}})
+    assert {each["metadata"]["labels"]["example.com/team"] for each in objects} == {"quotas"}
+    of_master = list(of_kind(rendered[MASTER, "defaults"], "CustomResourceDefinition"))
+    assert [each["spec"] for each in objects] == [each["spec"] for each in of_master]
+
+
+@pytest.mark.parametrize("chart", NAMES)
+def test_a_chart_has_the_version_of_the_programs(chart: str) -> None:
     version = tomllib.loads((CHARTS.parent / "pyproject.toml").read_text())["project"]["version"]
     described = yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())
     assert (described["version"], described["appVersion"]) == (version, version)
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_a_chart_installs_the_programs_of_its_own_version(rendered: Rendered, chart: str) -> None:
+    version = tomllib.loads((CHARTS.parent / "pyproject.toml").read_text())["project"]["version"]
     assert container(rendered[chart, "defaults"])["image"] == f"ghcr.io/seedquota/seedquota:{version}"
     assert container(rendered[chart, "placed"])["image"] == f"registry.example.com/seedquota@sha256:{'0' * 64}"

@@ -27,6 +27,7 @@ from cryptography import x509
 
 from common.server.pki import alternative_names
 from devcluster import binaries
+from devcluster.charts import MASTER, SEED
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.install import Program
 from devcluster.manifests import load
@@ -34,7 +35,7 @@ from devcluster.network import free_port
 from devcluster.objects import CHARTS
 from devcluster.processes import ProcessGroup
 from tests.chart import values
-from tests.chart.helm import MASTER, SEED, Helm, HelmError, Object, arguments, full
+from tests.chart.helm import Helm, HelmError, Object, arguments, full
 
 pytestmark = pytest.mark.integration
 
@@ -193,6 +194,9 @@ class Place:
         found = (each["metadata"] for each in self.objects("crd"))
         release = "meta.helm.sh/release-name"
         return {one["name"]: one["annotations"][release] for one in found if one["name"].endswith(".seedquota.io")}
+
+    def crds_there(self) -> set[str]:
+        return {each["metadata"]["name"] for each in self.objects("crd") if each["spec"]["group"] == "seedquota.io"}
 
     def left(self) -> list[str]:
         found = self.kubectl("get", KINDS, "-A", f"-l={OURS}", "-o=name").split()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from devcluster import binaries
+from devcluster.charts import MASTER, SEED
 from devcluster.objects import CHARTS
-from tests.chart.helm import MASTER, SEED
 
 
 @pytest.fixture(scope="module")

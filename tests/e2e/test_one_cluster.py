@@ -94,7 +94,7 @@ async def test_from_helm_install_to_the_first_refused_machine(home: Cluster, mac
     await home.apply(restricted(NAMESPACE), namespace(PROJECT))
     started = time.monotonic()
     await home.install("master", **FITTED, seeds=[{"name": "home", "inCluster": True}])
-    await home.install("seed", **SEED, **FITTED, webhook__port=10443, webhook__service__port=8443)
+    await home.install("seed", **SEED, **FITTED, webhook__port=10443)
     assert "/seedquota-clusters" in await home.kubectl("get", "validatingwebhookconfigurations", "-o", "name"), (
         "Helm has waited until the webhook answered"
     )

@@ -53,7 +53,7 @@ async def _install(master: Cluster, seed: Cluster, user_cluster: str) -> None:
         providers__enabled=["fake"],
         **PATIENT,
         webhook__externalURL=f"https://{isolation.SECOND.address}:{NODE_PORT}",
-        webhook__service={"type": "NodePort", "nodePort": NODE_PORT},
+        webhook__service={"type": "NodePort", "nodePort": NODE_PORT, "port": 8443},
         master__subjects=[{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": MASTER_USER}],
     )
     await master.apply(

@@ -555,6 +555,12 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "integration/test_one_cluster.py"
         "::test_a_quota_of_clusters_is_not_in_force_where_a_webhook_for_clusters_does_not_answer",
     ),
+    "the token of a chart's Job is stolen": (
+        f"{RIGHTS}::test_the_programs_call_what_they_may_and_may_what_they_call",
+        f"{CHARTS}::test_a_release_is_checked_after_it_was_installed_or_upgraded",
+        "chart/test_installation.py::test_one_installation_makes_the_seeds_and_settings_of_the_values_and_they_stay",
+    ),
+    "`hostNetwork=true`: another process": (),
     "the agent's token is stolen: create Allocations": (
         "unit/seed/webhooks/test_allocations.py"
         "::test_a_canary_is_refused_before_anything_is_asked_and_only_as_a_dry_run",

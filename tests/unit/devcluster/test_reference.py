@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devcluster.charts import NAMES
 from devcluster.objects import CHARTS
-from devcluster.reference.charts import NAMES, readmes
+from devcluster.reference.charts import readmes
 from devcluster.reference.conditions import set_by_master
 from devcluster.reference.pages import DIRECTORY, MADE
 from seed.admission import denial
