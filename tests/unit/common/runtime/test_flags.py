@@ -10,6 +10,7 @@ from common.runtime import flags
 from common.runtime.flags import Address, CommonOptions, Flag
 from master.__main__ import MasterOptions
 from seed.options import SeedOptions
+from seed.registration.configuration import ServicePort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +181,20 @@ def test_a_ledger_in_redis_without_a_url_is_refused_before_anything_is_asked(
     )
     environment = {"SEEDQUOTA_REDIS_URL": "redis://host"}
     assert flags.parse(SeedOptions, "seedquota-seed", "d", given, environment).ledger_store == "redis"
+
+
+@pytest.mark.parametrize(
+    ("given", "service"),
+    [("webhook", ServicePort("webhook", 443)), ("webhook:8443", ServicePort("webhook", 8443))]
+    + [(wrong, None) for wrong in ("", "Webhook", "a:b", "a:0", "a:65536", "a:1:2", "a:")],
+)
+def test_a_service_is_named_with_its_port_or_has_that_of_https(given: str, service: ServicePort | None) -> None:
+    arguments = ["--seed-name=a", "--webhook-url=https://a", f"--webhook-service={given}"]
+    if service is None:
+        with pytest.raises(SystemExit):
+            flags.parse(SeedOptions, "seedquota-seed", "d", arguments, {})
+    else:
+        assert flags.parse(SeedOptions, "seedquota-seed", "d", arguments, {}).webhook_service == service
 
 
 def test_a_window_in_which_no_request_can_have_ended_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
