@@ -16,6 +16,7 @@ from common.quota.resources import ResourceList
 from seed.ledger.store import Stored
 from tests.sim import faults, product
 from tests.sim.allocation_world import AllocationWorld
+from tests.sim.checks import Wish
 from tests.sim.master_side import MasterReplica
 from tests.sim.namespace_world import NamespaceWorld
 from tests.sim.promise_world import PromiseWorld
@@ -783,6 +784,11 @@ def _end_rollouts(world: World) -> None:
                 world.delete(thing)
 
 
+def _agree(wish: Wish) -> bool:
+    """All answers about it were of one replica, by the same quotas."""
+    return len(wish.answered) == 1
+
+
 def _tidy(world: World) -> None:
     """Where nothing went wrong, a reservation does not have to wait for evidence that it is of nothing: unless several
     replicas answered about one creation, or by other quotas, and so not the same."""
@@ -795,7 +801,9 @@ def _tidy(world: World) -> None:
             kept = {
                 name_of(*key) for key, reservation in stored.account.reservations.items() if not reservation.replaces
             }
-            left = kept & (world.written | {uid for uid, wish in world.denied.items() if len(wish.answered) == 1})
+            left = kept & (
+                world.written | {uid for uid, wish in world.denied.items() if _agree(wish) or not world.overlapping}
+            )
             left.difference_update(*(source.between for source in site.sources.values()))
             if left:
                 world.fail(
