@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
@@ -30,7 +29,7 @@ from seed.evaluators.namespaced import Terms
 from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.usage.object_totals import ObjectTotals
 from seed.usage.promise_totals import PromiseTotals
-from seed.usage.source import NOT_LISTED, Generation, ListBarrier, Problem, UsageSource
+from seed.usage.source import NOT_LISTED, Generation, KnownAccounts, ListBarrier, Problem, UsageSource
 
 _IN_DOUBT = (
     "{} was counted, and its kind is not served any more; that does not prove that it is gone: serve it again. If "
@@ -230,16 +229,6 @@ class NamespacedSource:
         return found or Problem(NOT_LISTED, "; ".join(problems[name].message for name in sorted(problems)))
 
 
-class GrantedNames(Protocol):
-    """The accounts, as far as they tell what to count."""
-
-    def granted(self, quota: Quota) -> ResourceList: ...
-
-    def used(self, quota: Quota, source: str) -> ResourceList | None: ...
-
-    def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]: ...
-
-
 class NamespacedSources(Mapping[str, UsageSource]):
     """The sources by key. `run()` it while this replica leads, and `follow` each cluster that is connected."""
 
@@ -248,7 +237,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
         seed: Cluster,
         quota_cache: QuotaCache,
         cluster_cache: ClusterCache,
-        accounts: GrantedNames,
+        accounts: KnownAccounts,
         *,
         on_change: Callable[[UsageSource, bool], None],
         on_state: Callable[[UsageSource], None],

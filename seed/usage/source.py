@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
 import msgspec
 
-from common.quota.account import Reservation
+from common.quota.account import Account, Reservation
 from common.quota.resources import ResourceList
 from seed.cache.consumer import Consumer
+from seed.cache.quota import Quota
 from seed.usage.unadmitted import Unadmitted
 
 MAX_REMEMBERED = 20_000  # deleted objects of a source whose reservation may still turn up
@@ -144,6 +145,16 @@ class UsageSource(Protocol):
     async def generation(self, namespaced_name: str, uid: str) -> Generation:
         """The object's generation by a consistent read, None if it does not exist (rule 4.5), Taken if another has its
         name (rule 4.10). Raises ApiError."""
+
+
+class KnownAccounts(Protocol):
+    """The accounts, as far as they tell what to count."""
+
+    def granted(self, quota: Quota) -> ResourceList: ...
+
+    def used(self, quota: Quota, source: str) -> ResourceList | None: ...
+
+    def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]: ...
 
 
 def reason_of(status: int) -> str:

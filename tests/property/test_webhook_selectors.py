@@ -13,12 +13,12 @@ from common.api import label_selector
 from common.api.label_selector import LabelRequirement, LabelSelector
 from common.api.types import ResourceQuota
 from seed.cache.quota import Quota, parse_quota
-from seed.cache.selected import METADATA_NAME
+from seed.cache.selected import METADATA_NAME, Exempt
 from seed.registration.apart import region, requirements_of
 from seed.registration.configuration import WebhookServer
 from seed.registration.namespaces import desired, limits_of
 
-PROTECTED = ["system"]
+EXEMPT = Exempt(frozenset({"system"}))
 KEYS = {"a": ["x", "y"], "b": ["x", "y"], METADATA_NAME: ["system", "web"]}
 KINDS = ["pods", "secrets", "services", "configmaps"]
 SERVER = WebhookServer(base_url="https://seed", token=lambda _kind: "t", ca_bundle=b"ca")
@@ -58,10 +58,10 @@ def quota(selector: LabelSelector, kinds: set[str]) -> Quota:
     return found
 
 
-def calls(quotas: list[Quota], labels: Mapping[str, str]) -> dict[tuple[str, str], int]:
+def calls(quotas: list[Quota], labels: Mapping[str, str], exempt: Exempt) -> dict[tuple[str, str], int]:
     """By kind and operation, how many webhooks the API server calls."""
     found: dict[tuple[str, str], int] = {}
-    for webhook in desired(quotas, SERVER, "c", protected=PROTECTED).webhooks[:-1]:
+    for webhook in desired(quotas, SERVER, "c", exempt=exempt).webhooks[:-1]:
         if not label_selector.matches(msgspec.convert(webhook["namespaceSelector"], LabelSelector), labels):
             continue
         for rule in webhook["rules"]:  # type: ignore[attr-defined]
@@ -70,14 +70,17 @@ def calls(quotas: list[Quota], labels: Mapping[str, str]) -> dict[tuple[str, str
     return found
 
 
-@given(st.lists(st.tuples(SELECTORS, st.sets(st.sampled_from(KINDS), min_size=1)), max_size=6))
+@given(st.lists(st.tuples(SELECTORS, st.sets(st.sampled_from(KINDS), min_size=1)), max_size=6), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_each_creation_that_a_quota_counts_is_asked_about_once(given: list[tuple[LabelSelector, set[str]]]) -> None:
+def test_each_creation_that_a_quota_counts_is_asked_about_once(
+    given: list[tuple[LabelSelector, set[str]]], unless_named: bool
+) -> None:
+    exempt = msgspec.structs.replace(EXEMPT, unless_named=unless_named)
     quotas = [quota(selector, kinds) for selector, kinds in given]
     for labels in labelled():
-        selecting = [each for each in quotas if each.selects(labels, PROTECTED)]
+        selecting = [each for each in quotas if each.selects(labels, exempt)]
         wanted = {(resource, operation) for each in selecting for _, resource, operation in limits_of(each).asked}
-        assert calls(quotas, labels) == dict.fromkeys(wanted, 1)
+        assert calls(quotas, labels, exempt) == dict.fromkeys(wanted, 1)
 
 
 @given(st.lists(st.sampled_from(list(KEYS)).flatmap(requirement), max_size=5))

@@ -22,7 +22,7 @@ from common.quota.account import Account
 from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
 from seed.cache.quota import Quota
-from seed.cache.selected import METADATA_NAME
+from seed.cache.selected import METADATA_NAME, Exempt
 from seed.cache.source_keys import namespaces_key
 from seed.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Write
 from seed.registration.configuration import WebhookServer
@@ -58,7 +58,7 @@ def _configured(
         for label, promises, limits in sorted(quotas, key=str)
     ]
     server = WebhookServer(base_url="https://seed", token=lambda _kind: "token", ca_bundle=b"")
-    written: list[Any] = desired(cast("list[Quota]", found), server, "cluster", protected=()).webhooks
+    written: list[Any] = desired(cast("list[Quota]", found), server, "cluster", exempt=Exempt()).webhooks
     return [
         (
             webhook["name"],
