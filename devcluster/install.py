@@ -39,6 +39,12 @@ _SUFFIXES = ("", "-b", "-c")
 _COMMON = ("--log-format=json", "--drain-delay=0s", f"--namespace={NAMESPACE}")  # flags of all programs
 
 
+NETWORKS = "SEEDQUOTA_USER_CLUSTER_NETWORKS", "127.0.0.0/8"
+"""User clusters are on this machine, too. Releases that do not know the flag do not mind its variable."""
+
+ENVIRONMENT = ("env", "=".join(NETWORKS))
+
+
 class NotReadyError(Exception):
     """What should come about did not within its time. The message says what is missing."""
 
@@ -51,15 +57,13 @@ class Program(Server):
     def __init__(self, name: str, arguments: Sequence[str], directory: Path, group: ProcessGroup) -> None:
         self.health = f"http://127.0.0.1:{free_port()}"
         address = self.health.removeprefix("http://")
-        # User clusters are on this machine, too. Releases that do not know the flag do not mind its variable.
-        networks = "SEEDQUOTA_USER_CLUSTER_NETWORKS=127.0.0.0/8"
-        self._started = ["env", networks, sys.executable, "-m", *arguments, f"--health-address={address}"]
-        super().__init__(name, self._started, directory, group)
+        self._started = [sys.executable, "-m", *arguments, f"--health-address={address}"]
+        super().__init__(name, [*ENVIRONMENT, *self._started], directory, group)
 
     def run_from(self, source: Path | None) -> None:
         """From its next start on, the program is the one whose source is in that directory; None: this repository's."""
         chosen = [] if source is None else ["env", f"--chdir={source}", f"PYTHONPATH={source}"]
-        self._command = [*chosen, *self._started]
+        self._command = [*ENVIRONMENT, *chosen, *self._started]
 
     async def _ready(self) -> bool:
         try:

@@ -14,7 +14,7 @@ import docker
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 
-from devcluster.install import Program
+from devcluster.install import NETWORKS, Program
 from devcluster.processes import ProcessGroup
 from devcluster.redis import RedisServer
 from devcluster.servers import Server, StartError
@@ -106,7 +106,7 @@ class ProgramContainer(InContainer, Program):
         self._arguments = [f"seedquota-{program}", kubeconfig, *flags]
 
     def contained(self) -> DockerContainer:
-        container = DockerContainer(PRODUCT).with_command(self._arguments)
+        container = DockerContainer(PRODUCT).with_command(self._arguments).with_env(*NETWORKS)
         container.with_volume_mapping(self._kubeconfig, self._kubeconfig, "ro")
         return container.with_kwargs(
             network_mode="host", read_only=True, cap_drop=["ALL"], security_opt=["no-new-privileges"]
