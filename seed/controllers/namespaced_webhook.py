@@ -66,6 +66,7 @@ class NamespacedWebhook:
         self._on_enforced = on_enforced
         self._on_state = on_state
         self._proven: dict[str, Limits] = {}  # by the quota's uid
+        self._asked = ""  # the webhook that is to refuse canaries
         self._written: bool | None = None  # it may be there still; None: the leader before may have left it
         self._keeper: ConfigurationKeeper | None = None
         self._canary: Canary | None = None
@@ -163,7 +164,12 @@ class NamespacedWebhook:
         proof = canary.proof
         quotas = {quota.key.uid: (quota, namespaces.limits_of(quota)) for quota in self._quotas()}
         sample = self._sample()
-        if sample is not None and sample.webhook == canary.proven:
+        asked = sample.webhook if sample is not None else ""
+        if asked != self._asked:
+            self._asked = asked
+            canary.forget()
+            self._proven = {uid: limits for uid, limits in self._proven.items() if uid in quotas}
+        if asked and asked == canary.proven:
             self._proven = {uid: limits for uid, (_, limits) in quotas.items()}
         works = proof is not None and proof.enforced is not False and self._are_wanted()
         works = works and keeper.error is None and not keeper.contested

@@ -102,12 +102,13 @@ async def ask(cluster: Cluster, sample: Sample) -> Proof | None:
 class Canary:
     """`run()` it; `proof` is None until there is one. `on_proof` must not block. `sample` is None while none can be.
 
-    `proven`: the webhook that refused the last canary, empty if none did.
+    `proven`: the webhook that refused the last canary, empty if none did, or since `forget`.
     """
 
     def __init__(self, cluster: Cluster, sample: Callable[[], Sample | None], *, on_proof: Callable[[], None]) -> None:
         self.proof: Proof | None = None
         self.proven = ""
+        self._forgotten = 0
         self._cluster = cluster
         self._sample = sample
         self._on_proof = on_proof
@@ -116,6 +117,12 @@ class Canary:
     def look(self) -> None:
         """Something that matters to the webhook has changed."""
         self._wake.set()
+
+    def forget(self) -> None:
+        """Another configuration is wanted. The one that was proven may be gone when it is wanted again: neither that
+        proof counts then, nor the answer to a canary that was sent before."""
+        self.proven = ""
+        self._forgotten += 1
 
     async def run(self) -> None:
         while True:
@@ -141,11 +148,13 @@ class Canary:
         if sample is None:
             return None, ""
         proof: Proof | None = None
+        forgotten = self._forgotten
         with contained("canary", self._cluster.name) as attempt:
             proof = await ask(self._cluster, sample)
         if attempt.failed:
             return Proof(None, "NotProven", "the API server's answer to a dry run was not understood"), ""
-        return proof, sample.webhook if proof is not None and proof.enforced else ""
+        proves = proof is not None and proof.enforced and forgotten == self._forgotten
+        return proof, sample.webhook if proves else ""
 
 
 def _body(sample: Sample) -> bytes:

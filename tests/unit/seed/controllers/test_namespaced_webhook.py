@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError, Forbidden, NotFound, Unavailable
+from common.kube.client.errors import ApiError, Cause, Forbidden, NotFound, Unavailable
+from seed.admission import denial
 from seed.cache.quota import Quota
 from seed.cache.selected import Exempt
 from seed.controllers import namespaced_webhook as module
 from seed.controllers.namespaced_webhook import NamespacedWebhook
-from seed.registration import namespaces
+from seed.registration import namespaces, probe
 from seed.registration.configuration import WebhookConfiguration, WebhookServer
 from seed.registration.health import Proof
 from tests.unit.fake_api_server import eventually
@@ -68,7 +69,9 @@ class Site:
         defaults = {"contested": False, "error": None, "in_place": True}
         self.webhook._keeper = cast(Any, SimpleNamespace(**{**defaults, **keeper}))
         name = sample.webhook if sample is not None and proven else ""
-        self.webhook._canary = cast(Any, SimpleNamespace(proof=proof, proven=name, look=lambda: None))
+        self.webhook._canary = cast(
+            Any, SimpleNamespace(proof=proof, proven=name, look=lambda: None, forget=lambda: None)
+        )
         self.webhook._judge()
         return self.said()
 
@@ -133,3 +136,62 @@ async def test_while_it_cannot_be_removed_it_is_named_as_left(monkeypatch: pytes
         assert not site.webhook.absent
         server.answer = None
         await eventually(lambda: site.webhook.absent)
+
+
+class Answering:
+    """An API server that refuses the canaries of the configuration that it has, when it is let."""
+
+    name = "c1"
+
+    def __init__(self, site: Callable[[], Site]) -> None:
+        self.site = site
+        self.asked = 0
+        self.go = asyncio.Event()
+
+    async def request(self, *_what: object, **_more: object) -> bytes:
+        self.asked += 1
+        sample = self.site().webhook._sample()
+        assert sample is not None
+        await self.go.wait()
+        cause = denial.canary().causes[0]
+        text = f'admission webhook "{sample.webhook}" denied the request'
+        raise Forbidden(403, "Forbidden", text, None, (Cause(cause.reason, cause.message, cause.field),))
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_a_quota_that_comes_where_an_equal_one_went_is_proven_anew(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration may have been removed in between, and not be back yet."""
+    monkeypatch.setattr(probe, "TAKES_UP", 0.0)
+    server = Answering(lambda: site)
+    site = Site()
+    site.world.cluster("c1")
+    site.world.quota("ann", selector={"matchLabels": ANN})
+    canary = probe.Canary(cast(Cluster, server), site.webhook._sample, on_proof=site.webhook._judge)
+    site.webhook._canary = canary
+    site.webhook._keeper = cast(Any, SimpleNamespace(contested=False, error=None, in_place=True, changed=lambda: None))
+    site.webhook.configuration_changed()
+    running = asyncio.create_task(canary.run())
+    try:
+        canary.look()
+        await eventually(lambda: server.asked == 1)
+        if when == "before":
+            server.go.set()
+            await eventually(lambda: site.said() == "True CanaryDenied")
+            server.go.clear()
+        site.world.remove("ann")
+        site.webhook.configuration_changed()
+        site.world.quota("bob", selector={"matchLabels": ANN})
+        site.webhook.configuration_changed()
+        assert not site.said().startswith("True")
+        if when == "meanwhile":
+            server.go.set()
+            await eventually(lambda: canary.proof is not None)
+            assert canary.proven == "", "it was sent before"
+        canary.look()
+        server.go.set()
+        await eventually(lambda: site.said() == "True CanaryDenied")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
