@@ -38,7 +38,7 @@ _RECONCILE_SECONDS = Histogram(
 )
 _THROTTLED = Counter(
     "seedquota_workqueue_throttled_total",
-    "Times that a key had to wait because it was reconciled more than 10 times a second.",
+    "Times that a key had to wait because it was reconciled more than 100 times a second.",
     ["controller"],
 )
 _UNEXPECTED = Counter(

@@ -143,8 +143,9 @@ async def test_what_is_kept_busy_for_one_seed_delays_no_other() -> None:
 
 
 async def test_changes_of_one_key_are_not_put_off_and_one_that_never_ends_is_named_and_counted(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(workqueue, "OFTEN", 100)  # each turn is waited for here
     turns: list[str] = []
 
     async def reconcile(key: str) -> None:
