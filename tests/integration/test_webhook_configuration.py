@@ -23,6 +23,7 @@ from common.api.types import SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.api_client import JSON, Cluster
 from common.kube.client.errors import Invalid, NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta
+from common.kube.client.reach import ANYWHERE
 from common.server.pki import Policy, make_ca
 from devcluster import certificates, manifests
 from devcluster.cluster_api import infrastructure_crd
@@ -559,6 +560,7 @@ async def test_a_tenant_who_serves_the_machines_hides_none_of_them(
             on_change=lambda _source, _freed: None,
             on_state=lambda _source: None,
             sizing=sizing(),
+            reach=ANYWHERE,
         )
         try:
             await until(lambda: source.current)
