@@ -77,6 +77,8 @@ BY_REASON: dict[Right, str] = {
     ("master", "coordination.k8s.io", "leases"): OWN,
     ("master", "", "secrets"): OWN,
     ("master-api", OURS, "allocations"): LIMITS,
+    ("master-values", OURS, "seeds"): LIMITS,
+    ("master-values", OURS, "quotasettings"): LIMITS,
     ("master-on-seed", OURS, "resourcequotas"): LIMITS,
     ("master-on-seed", OURS, "resourcequotas/status"): LIMITS,
     ("master-on-seed", OURS, "projects"): LIMITS,

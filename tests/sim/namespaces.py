@@ -178,6 +178,8 @@ class ClusterClient:
 class Watch:
     """Lists a kind, then hears its changes, as far as the schedule brings them."""
 
+    untaken: str | None = None
+
     def __init__(
         self,
         client: ClusterClient,
