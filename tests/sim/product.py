@@ -14,6 +14,7 @@ import common.quota.quantity
 import common.quota.reservations
 import common.quota.resources
 import common.quota.shares
+import common.runtime.unexpected
 import master.cache.informers
 import master.quotas.controller
 import master.quotas.ledger_store
@@ -62,7 +63,15 @@ _secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
 _writes = count()
 ROOM = 64  # for reservations, and for requests that wait: quotas are small
 FEW = 4
+
+
+def _unexpected(_part: str, _whose: str, error: BaseException) -> None:
+    """The product goes on without the one that failed, so that a world with a mistake of its own would seem right."""
+    raise error
+
+
 _REPLACED = (
+    (common.runtime.unexpected, "tell", _unexpected),
     (common.kube.controller.leader_election, "_timestamp", lambda _after: str(next(_writes))),
     (common.quota.quantity, "parse", cache(common.quota.quantity.parse)),  # the same few amounts again and again
     (asyncio.tasks._all_tasks, "add", bool),  # nobody asks which there are
