@@ -16,8 +16,8 @@ ALL_PER_SECOND, ALL_BURST = 50.0, 2000.0  # ... and about all of them
 TOLD_SECONDS = 10.0  # after so long it is told how many were left out
 MAX_CALLERS = 4096  # with a bucket of their own, of all places
 
-Place = tuple[str, str]
-"""In the code: a logger and a message."""
+Place = tuple[str, str, int]
+"""In the code: a logger, a message and its level."""
 
 
 class LineLimit:

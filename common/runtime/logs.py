@@ -65,22 +65,19 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._limit = LineLimit()
-        self._levels: dict[tuple[str, str], int] = {}  # of what is left out, by logger and message
 
     def emit(self, record: logging.LogRecord) -> None:
         now = time.monotonic()
-        for (name, message), count in self._limit.left_out(now).items():
+        for (name, message, level), count in self._limit.left_out(now).items():
             facts = {"of_logger": name, "of_message": message, "count": count}
-            level = self._levels.pop((name, message), logging.WARNING)
             told = logging.LogRecord(__name__, level, __file__, 0, "lines were left out", (), None)
             vars(told).update(facts)
             super().emit(told)
         caller = _caller(record)
         message = "" if record.name == _OF_CONNECTIONS else str(record.msg)
-        if caller is None or self._limit.allows((record.name, message), caller, now):
+        if caller is None or self._limit.allows((record.name, message, record.levelno), caller, now):
             super().emit(record)
         else:
-            self._levels[record.name, message] = record.levelno
             _LEFT_OUT.labels(record.name).inc()
 
 

@@ -1,4 +1,4 @@
-"""Hosts that a tenant names: how they are looked up and connected to, and what is told of one that is out of reach."""
+"""Hosts that a tenant names: name resolution, the check of the address, and the message if a host is unreachable."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, room: Room, wh
 
 
 class Pace:
-    """Of the event loop's time, what one API server sends takes its share: after each piece of work it rests.
+    """Limits the share of the event loop's time for what one API server sends: after each piece of work it pauses.
 
     A tenant's server can send valid events without a pause, to each of a dozen watches.
     """
@@ -163,7 +163,7 @@ class Pace:
             await asyncio.sleep(rest)
 
     def took(self, seconds: float) -> None:
-        """Less than LEAST_WORK is for nothing: a few events are no flood, and nobody waits for their sake."""
+        """Work shorter than LEAST_WORK causes no pause: a few events are no flood."""
         if seconds >= LEAST_WORK:
             self._free_at = max(self._free_at, time.monotonic()) + seconds * self._rest
 

@@ -128,7 +128,7 @@ class Reflector(Generic[T]):
 
     @property
     def untaken(self) -> str | None:
-        """Why whoever is told of changes does not have all that is in the store."""
+        """Why `on_change` has not taken all objects of the store; None: it has."""
         if not self._untaken:
             return None
         (key, _), (_, error) = next(iter(self._untaken.items()))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from common.runtime import log_limit
 from common.runtime.log_limit import LineLimit
 
-PLACE = ("logger", "request")
+PLACE = ("logger", "request", 20)
 
 
 def written(limit: LineLimit, caller: str, lines: int, now: float = 1000.0) -> int:
@@ -20,7 +20,7 @@ def test_who_causes_many_lines_loses_only_its_own() -> None:
 def test_all_callers_together_have_a_bound_and_each_place_its_own() -> None:
     limit = LineLimit()
     assert sum(written(limit, f"caller {number}", 10) for number in range(5000)) == log_limit.ALL_BURST
-    assert limit.allows(("logger", "another"), "ann", 1000.0)
+    assert limit.allows(("logger", "another", 20), "ann", 1000.0)
     assert len(limit._of_caller) == log_limit.MAX_CALLERS
 
 
