@@ -23,7 +23,8 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.leader_election import LEASES
 from common.runtime.metrics import build_version
-from seed.registration import clusters, probe
+from seed.kinds.clusters import configuration as clusters
+from seed.registration import probe
 
 PAUSE = 1.0  # seconds
 SAY_EVERY = 10.0

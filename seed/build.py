@@ -19,48 +19,48 @@ from seed import collectors
 from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
-from seed.admission.allocations import AllocationAdmission
 from seed.admission.decision_log import Decisions
-from seed.admission.machines import MachineAdmission
-from seed.admission.namespaced_objects import NamespacedAdmission
-from seed.admission.rollouts import Rollouts, in_cluster_api, in_user_clusters
 from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
-from seed.cache.namespaces import NamespaceCache
-from seed.cache.organizations import OrganizationCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Record
-from seed.cache.same_cluster import DuplicateClusters
 from seed.cache.source_keys import OWN_API_SERVER
 from seed.cache.user_cluster_clients import Connections
 from seed.cache.watches import Watches
 from seed.controllers.leader import Leader
 from seed.controllers.term import Replica
-from seed.evaluators.clusters import Kind, kinds
+from seed.controllers.wanted import WantedConfigurations
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import InvalidBundle, Transport, trusting
 from seed.instance_types.settings import SettingsReader
+from seed.kinds.allocations.admission import AllocationAdmission
+from seed.kinds.allocations.configuration import CALLER as ALLOCATIONS_CALLER
+from seed.kinds.allocations.organizations import OrganizationCache
+from seed.kinds.allocations.webhook import AllocationWebhook
+from seed.kinds.clusters.configuration import CALLER as CLUSTERS_CALLER
+from seed.kinds.clusters.evaluator import Kind, kinds
+from seed.kinds.clusters.same_cluster import DuplicateClusters
+from seed.kinds.clusters.webhook import ClusterWebhook
+from seed.kinds.machines.admission import MachineAdmission
+from seed.kinds.machines.cluster_api_configuration import CALLER as CLUSTER_API_CALLER
+from seed.kinds.machines.cluster_api_webhook import ClusterApiWebhook
+from seed.kinds.machines.rollouts import Rollouts, in_cluster_api, in_user_clusters
+from seed.kinds.machines.scale_webhook import ScaleWebhook
+from seed.kinds.machines.webhook import MachineWebhook, StampWebhook
+from seed.kinds.namespaces.admission import NamespacedAdmission
+from seed.kinds.namespaces.cache import NamespaceCache
+from seed.kinds.namespaces.webhook import NamespacedObjectWebhook
 from seed.ledger.backend import ChosenStore, redis_access
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
-from seed.registration.allocations import CALLER as ALLOCATIONS_CALLER
 from seed.registration.certificates import Served, certificates_of
-from seed.registration.cluster_api import CALLER as CLUSTER_API_CALLER
-from seed.registration.clusters import CALLER as CLUSTERS_CALLER
 from seed.registration.token import WebhookKey
-from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamper import Stamping
-from seed.webhooks.allocations import AllocationWebhook
-from seed.webhooks.cluster_api import ClusterApiWebhook
-from seed.webhooks.clusters import ClusterWebhook
 from seed.webhooks.endpoint import Endpoint, Webhook
-from seed.webhooks.machines import MachineWebhook, StampWebhook
-from seed.webhooks.namespaced_objects import NamespacedObjectWebhook
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import Endpoints, identify, route
-from seed.webhooks.scale import ScaleWebhook
 from seed.webhooks.turns import OBJECTS_TO_MACHINES, Turns
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from seed.admission.denial import Refusal
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.instance_types.cache import FlavourCache
-from seed.usage.namespaced_objects import NamespacedSource
+from seed.kinds.namespaces.source import NamespacedSource
 
 MAX_NAMESPACES: Final = 2_000  # that have samples of their own, of all quotas together
 

@@ -54,9 +54,9 @@ _DECISION = "01JD3Y6K"
 _QUOTA = "project-alpha"
 _WHY_FILES = (
     "seed/admission/admitter.py",
-    "seed/admission/allocations.py",
-    "seed/admission/machines.py",
-    "seed/admission/namespaced_objects.py",
+    "seed/kinds/allocations/admission.py",
+    "seed/kinds/machines/admission.py",
+    "seed/kinds/namespaces/admission.py",
     "seed/webhooks",
     "seed/ledger/writer.py",
     "seed/cache/replicas.py",

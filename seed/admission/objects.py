@@ -11,10 +11,10 @@ from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from seed.admission import denial, fits
 from seed.admission.admitter import Admission
+from seed.admission.evaluator import Evaluator
 from seed.admission.types import Replaceable, Request, Verdict
 from seed.cache.consumer import consumer_of
 from seed.cache.quotas import QuotaCache
-from seed.evaluators.evaluator import Evaluator
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 
 ObjectT = TypeVar("ObjectT", bound=Object)

@@ -1,7 +1,7 @@
 """Connections to user clusters' API servers that a replica opens when it has something to say there.
 
-Every replica answers admission, but only the leader follows user clusters (seed/usage/user_cluster.py). What the others
-need of one goes here: few at a time, opened by the kubeconfig of its UserCluster, closed when nobody needs them.
+Every replica answers admission, but only the leader follows user clusters (seed/kinds/machines/source.py). What the
+others need of one goes here: few at a time, opened by the kubeconfig of its UserCluster, closed when nobody needs them.
 """
 
 from __future__ import annotations

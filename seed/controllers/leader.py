@@ -12,7 +12,7 @@ from common.runtime import unexpected
 from common.runtime.waiting import first_of
 from seed import metrics
 from seed.controllers.term import ENDS, Leadership, Replica
-from seed.usage.namespaced_objects import NamespacedSource
+from seed.kinds.namespaces.source import NamespacedSource
 
 log = logging.getLogger(__name__)
 

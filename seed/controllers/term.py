@@ -26,28 +26,32 @@ from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Replicas
 from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, CLUSTERS, OWN_API_SERVER, is_of_kubermatic
 from seed.controllers.cloud_quotas import CloudQuotas
-from seed.controllers.namespaced_webhook import NamespacedWebhook
 from seed.controllers.seed_status import SeedStatus
 from seed.controllers.unadmitted_events import UnadmittedEvents
 from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_cluster_conditions import own_conditions
 from seed.controllers.user_clusters import UserClusters
-from seed.evaluators.clusters import Kind
+from seed.controllers.wanted import WantedConfigurations
+from seed.kinds.allocations import configuration as allocations
+from seed.kinds.allocations.source import AllocationSources
+from seed.kinds.clusters import configuration as clusters
+from seed.kinds.clusters.evaluator import Kind
+from seed.kinds.clusters.source import ClusterSources
+from seed.kinds.machines import cluster_api_configuration as cluster_api
+from seed.kinds.machines.cluster_api_source import ClusterApiInformers
+from seed.kinds.machines.source import Source
+from seed.kinds.namespaces import configuration as namespaces
+from seed.kinds.namespaces.enforcement import NamespacedWebhook
+from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
 from seed.ledger.store import Store, StoreUnavailableError
 from seed.projections.local_copies import LocalCopies
-from seed.registration import allocations, cluster_api, clusters, namespaces, withdrawal
+from seed.registration import withdrawal
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.enforcement import Enforcement
 from seed.registration.health import Proof
 from seed.registration.probe import Sample
-from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
-from seed.usage.allocations import AllocationSources
-from seed.usage.cluster_api import ClusterApiInformers
-from seed.usage.clusters import ClusterSources
-from seed.usage.namespaced_objects import NamespacedSource, NamespacedSources
 from seed.usage.source import Problem, UsageSource
-from seed.usage.user_cluster import Source
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from common.kube.client.api_client import Cluster
 from common.runtime.unexpected import contained
 from seed.controllers.warning_events import warn
-from seed.usage.user_cluster import Source
+from seed.kinds.machines.source import Source
 
 log = logging.getLogger(__name__)
 

@@ -10,15 +10,15 @@ from common.api import conditions
 from common.api.conditions import condition
 from common.api.types import Condition, UserCluster
 from seed.admission import local_copies, projects
+from seed.kinds.machines.machine_api import TAKEN_OVER
+from seed.kinds.machines.source import Source
+from seed.kinds.machines.totals import Unsized
 from seed.projections.cluster_copies import ClusterCopies
 from seed.projections.namespace_copies import NamespaceCopies
 from seed.registration import withdrawal
 from seed.registration.health import IN_NAMESPACES, Proof
 from seed.registration.keeper import ConfigurationKeeper
-from seed.usage.machine_api import TAKEN_OVER
-from seed.usage.machine_totals import Unsized
 from seed.usage.unadmitted import Unadmitted
-from seed.usage.user_cluster import Source
 
 READY_BY = ("UsageCurrent", "Enforced", projects.CONDITION)
 KNOWN = condition(projects.CONDITION, True, projects.FOUND, "")

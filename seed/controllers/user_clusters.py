@@ -24,17 +24,17 @@ from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.user_cluster_conditions import believed_proof, copied, enforced_in_namespaces, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
+from seed.kinds.machines.cluster_identity import Identities
+from seed.kinds.machines.machine_api import TAKEN_OVER
+from seed.kinds.machines.source import Source
+from seed.kinds.namespaces import configuration as namespaces
 from seed.projections.local_copies import LocalCopies
-from seed.registration import namespaces
 from seed.registration.configuration import STAMPING_CONFIGURATIONS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, in_user_cluster
 from seed.sizing.sizer import Sizing
-from seed.usage.cluster_identity import Identities
-from seed.usage.machine_api import TAKEN_OVER
 from seed.usage.source import Problem
-from seed.usage.user_cluster import Source
 
 log = logging.getLogger(__name__)
 

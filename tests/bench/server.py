@@ -32,20 +32,20 @@ from seed import metrics
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import COUNT_AT_ONCE, COUNT_DELAY, FREED_DELAY
 from seed.admission.admitter import Admission
-from seed.admission.machines import MachineAdmission
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.watches import Watches
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
+from seed.kinds.machines.admission import MachineAdmission
+from seed.kinds.machines.webhook import MachineWebhook
 from seed.ledger.backend import ChosenStore, LedgerOptions
 from seed.ledger.store_generation import REDIS
 from seed.ledger.writer import AccountWriter
 from seed.registration.token import WebhookKey
 from seed.sizing.sizer import Sizing
 from seed.webhooks.endpoint import Endpoint
-from seed.webhooks.machines import MachineWebhook
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import route
 

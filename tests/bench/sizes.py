@@ -22,12 +22,12 @@ from devcluster.redis import RedisServer, Settings
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.redis_cache import SharedSizes
 from seed.instance_types.settings import SettingsReader
+from seed.kinds.machines.totals import MachineTotals
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
 from seed.registration.token import seal
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp import Seal
-from seed.usage.machine_totals import MachineTotals
 from tests.unit.fake_cloud import FakeCloud, fake_cloud
 
 MACHINES = 10_000

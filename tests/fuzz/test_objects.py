@@ -17,7 +17,11 @@ from common.kube.client.errors import ApiError, api_error
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Broken, read_page
-from seed.evaluators.clusters import user_clusters
+from seed.kinds.clusters.evaluator import user_clusters
+from seed.kinds.clusters.webhook import ClusterWebhook
+from seed.kinds.machines.cluster_api_webhook import ClusterApiWebhook
+from seed.kinds.machines.scale_webhook import ScaleWebhook
+from seed.kinds.machines.webhook import MachineWebhook
 from seed.machines import deployments, infrastructure
 from seed.machines.footprint import evaluate, least
 from seed.machines.infrastructure_kinds import KINDS, Where
@@ -26,11 +30,7 @@ from seed.providers import PROVIDERS, kubevirt_instancetypes
 from seed.providers.flavour import Lookup, Settings
 from seed.providers.size import Footprint, NotSized
 from seed.sizing import stamp
-from seed.webhooks.cluster_api import ClusterApiWebhook
-from seed.webhooks.clusters import ClusterWebhook
-from seed.webhooks.machines import MachineWebhook
 from seed.webhooks.review import check, is_named, uid_of
-from seed.webhooks.scale import ScaleWebhook
 from tests.fuzz.inputs import FUZZ, JSON, YAML, bounded, mangled
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -35,9 +35,9 @@ from devcluster import certificates
 from devcluster.controlplane import ControlPlane
 from devcluster.manifests import apply
 from seed.admission import denial
-from seed.evaluators import namespaced, pods, registry
-from seed.evaluators.amounts import amounts
-from seed.evaluators.namespaced import Refused, Terms, Write
+from seed.kinds.namespaces.evaluators import namespaced, pods, registry
+from seed.kinds.namespaces.evaluators.amounts import amounts
+from seed.kinds.namespaces.evaluators.namespaced import Refused, Terms, Write
 from seed.webhooks.review import RawReview
 from tests.integration import quota_writes
 from tests.integration.quota_writes import (

@@ -29,17 +29,18 @@ from common.server.http_server import HttpServer
 from devcluster import certificates
 from devcluster.controlplane import ApiServer, ControlPlane
 from seed.admission.decision_log import Decisions
-from seed.admission.namespaced_objects import NamespacedAdmission
-from seed.cache.namespaces import NamespaceCache
 from seed.cache.quota import Quota
 from seed.cache.source_keys import OWN_API_SERVER, shown
-from seed.controllers.namespaced_webhook import NamespacedWebhook
+from seed.kinds.namespaces import configuration as namespaces
+from seed.kinds.namespaces.admission import NamespacedAdmission
+from seed.kinds.namespaces.cache import NamespaceCache
+from seed.kinds.namespaces.enforcement import NamespacedWebhook
+from seed.kinds.namespaces.webhook import NamespacedObjectWebhook
 from seed.notifications.refusals import Refusals
-from seed.registration import namespaces, probe
+from seed.registration import probe
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration, WebhookServer
 from seed.registration.probe import is_canary
 from seed.webhooks.endpoint import Endpoint
-from seed.webhooks.namespaced_objects import NamespacedObjectWebhook
 from seed.webhooks.review import MAX_BODY, RawReview
 from seed.webhooks.router import route
 from tests.memory_store import MemoryStore

@@ -28,8 +28,11 @@ from common.server.pki import Policy, make_ca
 from devcluster import certificates, manifests
 from devcluster.cluster_api import infrastructure_crd
 from devcluster.controlplane import ApiServer, ControlPlane
+from seed.kinds.machines import cluster_api_configuration as cluster_api
+from seed.kinds.machines import source as source_module
+from seed.kinds.machines.machine_api import API_SERVICES
+from seed.kinds.machines.source import Source
 from seed.machines.machine_controller import MACHINES as MACHINE_RESOURCE
-from seed.registration import cluster_api
 from seed.registration import keeper as keeper_module
 from seed.registration.configuration import (
     NAME,
@@ -42,9 +45,6 @@ from seed.registration.configuration import (
     through_service,
 )
 from seed.registration.keeper import ConfigurationKeeper
-from seed.usage import user_cluster as source_module
-from seed.usage.machine_api import API_SERVICES
-from seed.usage.user_cluster import Source
 from tests.unit.fake_api_server import eventually as until
 from tests.unit.fake_api_server import within
 from tests.unit.seed_world import sizing

@@ -27,16 +27,16 @@ from common.kube.controller.reflector import Reflector
 from common.quota import resources
 from common.quota.object_names import PODS, SERVICES, GroupResource
 from common.quota.scopes import ScopeRequirement
-from seed.cache.namespaces import Namespace
 from seed.cache.quota import Quota
 from seed.cache.source_keys import generation_of
-from seed.evaluators.namespaced import Terms, used
-from seed.evaluators.pods import Pod
-from seed.evaluators.registry import evaluator_of
-from seed.evaluators.services import Service
-from seed.usage import cluster_objects
-from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
-from seed.usage.kind_informer import BY_NAMESPACE, KindInformer
+from seed.kinds.namespaces import cluster_objects
+from seed.kinds.namespaces.cache import Namespace
+from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
+from seed.kinds.namespaces.evaluators.namespaced import Terms, used
+from seed.kinds.namespaces.evaluators.pods import Pod
+from seed.kinds.namespaces.evaluators.registry import evaluator_of
+from seed.kinds.namespaces.evaluators.services import Service
+from seed.kinds.namespaces.kind_informer import BY_NAMESPACE, KindInformer
 
 NAMESPACES = st.sampled_from(["a", "b", "c"])
 NAMES = st.sampled_from(["x", "y"])

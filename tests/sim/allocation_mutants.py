@@ -9,12 +9,12 @@ from common.api.catalogue import Catalogue
 from common.api.types import Allocation
 from common.quota.resources import ResourceList
 from seed.accounts.controller import Accounts
-from seed.admission import allocations as admission
 from seed.admission.admitter import Admission
 from seed.cache.source_keys import is_of_allocations
-from seed.evaluators import allocations
-from seed.usage.allocation_totals import AllocationTotals
-from seed.usage.allocations import ProjectAllocations
+from seed.kinds.allocations import admission
+from seed.kinds.allocations import evaluator as allocations
+from seed.kinds.allocations.source import ProjectAllocations
+from seed.kinds.allocations.totals import AllocationTotals
 from tests.sim import allocation_scenes
 from tests.sim.mutant import Mutant
 

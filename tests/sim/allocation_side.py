@@ -12,13 +12,13 @@ from common.api.types import Allocation, Organization, OrganizationStatus
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import Term
-from seed.admission.allocations import AllocationAdmission
 from seed.admission.denial import Refusal
 from seed.admission.objects import ObjectAdmission
 from seed.admission.types import Verdict
 from seed.cache.quota import Quota
 from seed.cache.source_keys import is_of_allocations
-from seed.usage.allocations import AllocationSources
+from seed.kinds.allocations.admission import AllocationAdmission
+from seed.kinds.allocations.source import AllocationSources
 from seed.usage.source import UsageSource as AnySource
 from tests.sim.allocations import KEY, NAMESPACE, AllocationClient, AllocationServer, MachineEvaluator, SizedMachine
 from tests.sim.namespaces import Watch

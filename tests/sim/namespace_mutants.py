@@ -9,19 +9,18 @@ from typing import Any
 
 from common.quota.resources import ResourceList
 from seed.accounts.controller import Accounts
-from seed.admission import namespaced_objects as admission
-from seed.admission import same_write
 from seed.admission.admitter import Admission
-from seed.admission.namespaced_objects import NamespacedAdmission
-from seed.admission.same_write import SameWrites
-from seed.cache import namespaces as namespace_cache
-from seed.cache.namespaces import Selection
 from seed.cache.quota import Quota
 from seed.cache.source_keys import generation_of
-from seed.evaluators.namespaced import Terms
-from seed.usage.cluster_objects import ClusterObjects, QuotaNamespaces
-from seed.usage.namespaced_objects import NamespacedSources
-from seed.usage.object_totals import ObjectTotals
+from seed.kinds.namespaces import admission, same_write
+from seed.kinds.namespaces import cache as namespace_cache
+from seed.kinds.namespaces.admission import NamespacedAdmission
+from seed.kinds.namespaces.cache import Selection
+from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
+from seed.kinds.namespaces.evaluators.namespaced import Terms
+from seed.kinds.namespaces.same_write import SameWrites
+from seed.kinds.namespaces.source import NamespacedSources
+from seed.kinds.namespaces.totals import ObjectTotals
 from tests.sim import namespace_scenes
 from tests.sim.mutant import Mutant
 

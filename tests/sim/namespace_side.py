@@ -7,18 +7,18 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import seed.cache.namespaces
+import seed.kinds.namespaces.cache
 from common.kube.client.api_client import Cluster
 from common.kube.controller.leader_election import Term
 from common.quota import resources
 from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
-from seed.admission.namespaced_objects import NamespacedAdmission
-from seed.cache.namespaces import NamespaceCache, Selection, _Watched
 from seed.cache.quota import Quota
-from seed.evaluators.namespaced import NamespacedEvaluator, Write, used
-from seed.evaluators.resource_quotas import largest, promised
-from seed.usage.namespaced_objects import NamespacedSource, NamespacedSources
+from seed.kinds.namespaces.admission import NamespacedAdmission
+from seed.kinds.namespaces.cache import NamespaceCache, Selection, _Watched
+from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Write, used
+from seed.kinds.namespaces.evaluators.resource_quotas import largest, promised
+from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
 from seed.usage.source import UsageSource as AnySource
 from tests.sim import seed_side
 from tests.sim.namespaces import PODS_EVALUATOR, ClusterClient, LabelWatch, NamespacedCluster, Watch
@@ -200,8 +200,8 @@ class NamespaceReplica(Replica):
                 watched = self.namespace_cache._watched[key] = _Watched(cluster)
                 client = self.client(key)
                 watched.cluster = cast("Cluster", client)
-                watched.reflector = seed.cache.namespaces.Reflector(
-                    watched.cluster, seed.cache.namespaces.NAMESPACES, on_change=lambda _change: None
+                watched.reflector = seed.kinds.namespaces.cache.Reflector(
+                    watched.cluster, seed.kinds.namespaces.cache.NAMESPACES, on_change=lambda _change: None
                 )
                 self.labels[key] = _CachedLabels(client, watched)
 

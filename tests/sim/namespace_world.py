@@ -24,10 +24,10 @@ from seed.admission.denial import Refusal
 from seed.cache.quota import Quota
 from seed.cache.selected import METADATA_NAME, Exempt
 from seed.cache.source_keys import namespaces_key
-from seed.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Write
+from seed.kinds.namespaces.configuration import desired
+from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Write
+from seed.kinds.namespaces.source import NamespacedSource
 from seed.registration.configuration import WebhookServer
-from seed.registration.namespaces import desired
-from seed.usage.namespaced_objects import NamespacedSource
 from tests.sim import namespaces
 from tests.sim.checks import Beside, Thing, Wish
 from tests.sim.namespace_side import NamespaceLeader, NamespaceReplica, summed_anew

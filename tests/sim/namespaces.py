@@ -1,7 +1,7 @@
 """A user cluster with namespaces, and the watches of its labels and pods that the schedule brings on, each by itself.
 
-They take the place of the reflectors of seed/usage/cluster_objects.py and seed/cache/namespaces.py; what is made of
-what they bring is the real code.
+They take the place of the reflectors of cluster_objects.py and cache.py in seed/kinds/namespaces; what is made of what
+they bring is the real code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from common.kube.controller.store import Change, Store
 from common.quota.object_names import PODS, RESOURCE_QUOTAS, GroupResource
 from common.quota.resources import ResourceList
 from common.runtime.waiting import within
-from seed.cache.namespaces import NAMESPACES, LabelledMeta, Namespace
-from seed.evaluators import resource_quotas
-from seed.evaluators.namespaced import Counting, NamespacedEvaluator
-from seed.evaluators.resource_quotas import CoreQuota, CoreQuotaSpec
-from seed.usage.kind_informer import BY_NAMESPACE
+from seed.kinds.namespaces.cache import NAMESPACES, LabelledMeta, Namespace
+from seed.kinds.namespaces.evaluators import resource_quotas
+from seed.kinds.namespaces.evaluators.namespaced import Counting, NamespacedEvaluator
+from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, CoreQuotaSpec
+from seed.kinds.namespaces.kind_informer import BY_NAMESPACE
 from tests.sim.servers import PARTICIPANT, Machine, Source, away, uid_of
 
 if TYPE_CHECKING:
@@ -345,7 +345,7 @@ class LabelWatch(Watch):
 
 
 class ObjectWatch(Watch):
-    """In place of seed/usage/kind_informer.py: its kind is always served."""
+    """In place of seed/kinds/namespaces/kind_informer.py: its kind is always served."""
 
     unseen = False
 

@@ -25,16 +25,16 @@ import seed.accounts.reservation_collector
 import seed.accounts.reservation_gc
 import seed.accounts.usage_writer
 import seed.admission.denial
-import seed.cache.namespaces
 import seed.cache.quotas
-import seed.evaluators.allocations
-import seed.evaluators.resource_quotas
+import seed.kinds.allocations.evaluator
+import seed.kinds.allocations.source
+import seed.kinds.namespaces.cache
+import seed.kinds.namespaces.cluster_objects
+import seed.kinds.namespaces.evaluators.resource_quotas
+import seed.kinds.namespaces.source
 import seed.ledger.batcher
 import seed.ledger.store_generation
 import seed.ledger.writer
-import seed.usage.allocations
-import seed.usage.cluster_objects
-import seed.usage.namespaced_objects
 from common.api.labels import UID_LABEL
 from common.quota.escrow import MasterLedger
 from seed.accounts.capacity import CapacityRequester
@@ -83,16 +83,20 @@ _REPLACED = (
     (seed.accounts.controller, "time", _time),
     (seed.cache.quotas, "parse_quota", lambda copy, in_cluster: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
-    (seed.cache.namespaces, "time", _time),
+    (seed.kinds.namespaces.cache, "time", _time),
     # Also where the master's objects stand for themselves, a quota has a copy here, and the master's uid.
     (seed.accounts.controller, "original_uid", lambda found, in_cluster: found.metadata.labels.get(UID_LABEL, "")),
-    (seed.evaluators.allocations, "UNIT", 1),  # sizes are small
-    (seed.usage.allocations, "Reflector", AllocationWatch),
-    (seed.evaluators.resource_quotas, "amount", common.quota.quantity.parse),  # not rounded to thousandths
-    (seed.usage.cluster_objects, "Reflector", LabelWatch),
-    (seed.usage.cluster_objects, "KindInformer", ObjectWatch),
-    (seed.usage.cluster_objects, "evaluator_of", evaluator_of),
-    (seed.usage.namespaced_objects, "time", _time),
+    (seed.kinds.allocations.evaluator, "UNIT", 1),  # sizes are small
+    (seed.kinds.allocations.source, "Reflector", AllocationWatch),
+    (
+        seed.kinds.namespaces.evaluators.resource_quotas,
+        "amount",
+        common.quota.quantity.parse,
+    ),  # not rounded to thousandths
+    (seed.kinds.namespaces.cluster_objects, "Reflector", LabelWatch),
+    (seed.kinds.namespaces.cluster_objects, "KindInformer", ObjectWatch),
+    (seed.kinds.namespaces.cluster_objects, "evaluator_of", evaluator_of),
+    (seed.kinds.namespaces.source, "time", _time),
     (seed.accounts.publisher, "time", _time),
     (seed.accounts.reservation_collector, "time", _time),
     (seed.accounts.usage_writer, "time", _time),

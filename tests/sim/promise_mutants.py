@@ -13,13 +13,11 @@ from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from seed.accounts.reservation_collector import ReservationCollector
 from seed.accounts.usage_writer import Counting
-from seed.admission import namespaced_objects as admission
-from seed.admission import promises
-from seed.evaluators import resource_quotas
-from seed.evaluators.resource_quotas import CoreQuota, Promise
-from seed.usage import promise_totals
-from seed.usage.object_totals import ObjectTotals
-from seed.usage.promise_totals import PromiseTotals
+from seed.kinds.namespaces import admission, promise_totals, promises
+from seed.kinds.namespaces.evaluators import resource_quotas
+from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, Promise
+from seed.kinds.namespaces.promise_totals import PromiseTotals
+from seed.kinds.namespaces.totals import ObjectTotals
 from tests.sim import namespace_side, promise_scenes
 from tests.sim.mutant import Mutant
 

@@ -19,8 +19,8 @@ from common.api.types import Quantities
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
-from seed.evaluators import resource_quotas
-from seed.evaluators.resource_quotas import CoreQuota, CoreQuotaStatus, largest
+from seed.kinds.namespaces.evaluators import resource_quotas
+from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, CoreQuotaStatus, largest
 from tests.sim import namespaces
 from tests.sim.checks import Beside, Thing, Truth, Wish
 from tests.sim.namespace_world import NamespaceWorld

@@ -41,10 +41,10 @@ from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import is_of_allocations, project_of_key
+from seed.kinds.machines.source import Source as RealSource
+from seed.kinds.machines.totals import MachineTotals
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
-from seed.usage.machine_totals import MachineTotals
 from seed.usage.source import ListBarrier, Problem
-from seed.usage.user_cluster import Source as RealSource
 from tests.sim import servers
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process
@@ -205,7 +205,7 @@ class LedgerClient:
 
 class UsageSource:
     """A watch cache of one user cluster's Machines. Takes the place of
-    seed/usage/user_cluster.py; but the tally is real."""
+    seed/kinds/machines/source.py; but the tally is real."""
 
     def __init__(self, replica: Replica, source: servers.Source) -> None:
         self.source = source

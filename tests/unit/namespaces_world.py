@@ -14,9 +14,9 @@ from common.kube.client.api_client import Cluster
 from common.kube.controller.store import Change
 from seed.cache import source_keys
 from seed.cache.clusters import ClusterCache
-from seed.cache.namespaces import NamespaceCache
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
+from seed.kinds.namespaces.cache import NamespaceCache
 
 ANN = {"owner": "ann"}
 PODS = {"pods": "5"}

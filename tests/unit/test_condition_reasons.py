@@ -52,7 +52,9 @@ def code_by_kind() -> dict[str, str]:
         "resourcequota": text("master/quotas/*.py", "master/seeds/status_publisher.py", "seed/accounts/*.py"),
         "seed": text("master/reporting/seed_*.py", "master/seeds/cluster_record.py", "seed/controllers/seed_status.py"),
         "usercluster": text(
-            "seed/controllers/user_cluster*.py", "seed/controllers/cloud_quotas.py", "seed/usage/cluster_identity.py"
+            "seed/controllers/user_cluster*.py",
+            "seed/controllers/cloud_quotas.py",
+            "seed/kinds/machines/cluster_identity.py",
         ),
     }
 

@@ -42,12 +42,12 @@ ROTATION = "unit/seed/registration/test_token_rotation.py"
 SUPPLY = "unit/test_supply_chain.py"
 IMAGE = "integration/test_image.py"
 WORKFLOWS = "unit/test_workflows.py"
-IN_NAMESPACES = "unit/seed/webhooks/test_namespaced_objects.py"
+IN_NAMESPACES = "unit/seed/kinds/namespaces/test_webhook.py"
 PAGES = "unit/common/server/test_page_access.py"
 HEALTH = "unit/common/server/test_health.py"
 
-NAMESPACES = "unit/seed/cache/test_namespaces.py"
-OBJECTS = "unit/seed/usage/test_namespaced_objects.py"
+NAMESPACES = "unit/seed/kinds/namespaces/test_cache.py"
+OBJECTS = "unit/seed/kinds/namespaces/test_source.py"
 PROMISED = "integration/installed/test_allocations.py"
 IN_INSTALLED_NAMESPACES = "integration/installed/test_namespaces.py"
 LOCAL = "integration/installed/test_local_quotas.py"
@@ -56,7 +56,7 @@ IN_EACH = "unit/seed/projections/test_namespace_copies.py"
 NOTIFIER = "unit/seed/notifications/test_notifier.py"
 OWNER = "chart/test_project_owner.py"
 CHARTS = "chart/test_charts.py"
-MACHINES = "unit/seed/webhooks/test_machines.py"
+MACHINES = "unit/seed/kinds/machines/test_webhook.py"
 MASTER = "integration/test_master_program.py"
 HTTP_API = "integration/test_http_api.py"
 CERTIFICATES = "integration/test_http_certificates.py"
@@ -68,11 +68,11 @@ LIMITS = "unit/master/apiserver/test_limits.py"
 ROUTES = "unit/master/apiserver/test_problem.py"
 
 ONE_CLUSTER = "integration/test_one_cluster.py"
-ADMITS_ALLOCATIONS = "unit/seed/webhooks/test_allocations.py"
+ADMITS_ALLOCATIONS = "unit/seed/kinds/allocations/test_webhook.py"
 ORGANIZATION_NAMESPACES = "unit/master/tenancy/test_organization_namespaces.py"
 CRDS = "chart/test_crds.py"
-COUNTED_PODS = "unit/seed/evaluators/test_pods.py"
-PROMISE_TOTALS = "unit/seed/usage/test_promise_totals.py"
+COUNTED_PODS = "unit/seed/kinds/namespaces/evaluators/test_pods.py"
+PROMISE_TOTALS = "unit/seed/kinds/namespaces/test_promise_totals.py"
 
 ISOLATION = "unit/seed/test_isolation.py"
 SPINNING = "unit/common/kube/controller/test_spinning.py"
@@ -142,7 +142,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "Two ResourceQuotas of a namespace are raised": (
         "unit/seed/accounts/test_promises.py"
         "::test_what_is_promised_is_never_above_the_limit_and_the_last_unit_can_be_used",
-        "unit/seed/webhooks/test_promises.py::test_if_the_other_goes_or_is_lowered_meanwhile_nothing_is_admitted_or_kept",
+        "unit/seed/kinds/namespaces/test_promises.py::test_if_the_other_goes_or_is_lowered_meanwhile_nothing_is_admitted_or_kept",
         f"{PROMISED}::test_two_owners_at_once_never_promise_more_and_the_last_unit_can_be_used",
     ),
     "The quota that is made of an allocation": (
@@ -158,7 +158,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     ),
     "An owner uses all that is promised": (
         f"{PROMISE_TOTALS}::test_what_is_used_stays_promised_when_a_quota_is_lowered_below_it",
-        "unit/seed/webhooks/test_promises.py::test_what_is_used_is_promised_already",
+        "unit/seed/kinds/namespaces/test_promises.py::test_what_is_used_is_promised_already",
     ),
     "... or lowers it while kube-controller-manager": (
         f"{PROMISE_TOTALS}::test_what_core_still_admits_by_stays_promised_until_the_status_follows",
@@ -179,7 +179,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{NAMESPACES}::test_of_a_namespace_nothing_is_kept_that_nobody_reads",
     ),
     "Large or very many ResourceQuotas in a namespace": (
-        "unit/seed/webhooks/test_promises.py::test_a_namespace_with_very_large_quotas_is_not_read_to_its_end",
+        "unit/seed/kinds/namespaces/test_promises.py::test_a_namespace_with_very_large_quotas_is_not_read_to_its_end",
     ),
     "A Role named with the characters of selectors": (
         f"{IN_NAMESPACES}::test_names_may_have_what_api_servers_take_as_a_part_of_a_path",
@@ -299,14 +299,14 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{FOOTPRINT}::test_what_is_kept_of_a_machine_is_bounded",
     ),
     "thousands of Machines past the webhook": (
-        "unit/seed/usage/test_machine_totals_waiting.py"
+        "unit/seed/kinds/machines/test_totals_waiting.py"
         "::test_what_thousands_of_waiting_machines_cost_grows_with_their_number_alone",
         "unit/common/kube/controller/test_reflector.py"
         "::test_changes_of_a_list_are_told_with_turns_of_others_between_and_what_is_gone_last",
     ),
     "a review of an API server": (
         f"{TURNS}::test_a_review_of_many_names_is_refused_before_it_is_decoded",
-        "unit/seed/webhooks/test_machines.py::test_what_is_too_large_is_refused",
+        "unit/seed/kinds/machines/test_webhook.py::test_what_is_too_large_is_refused",
     ),
     "dry runs with another provider spec": (
         f"{FOOTPRINT}::test_what_is_kept_of_specs_is_bounded_whoever_writes_them",
@@ -389,14 +389,14 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{USAGE}::test_a_source_that_answers_slowly_keeps_no_reservation_of_another",
     ),
     "A generation or a number of replicas": (
-        "unit/seed/webhooks/test_machines.py::test_a_generation_that_no_api_server_has_does_not_reach_the_ledger",
+        "unit/seed/kinds/machines/test_webhook.py::test_a_generation_that_no_api_server_has_does_not_reach_the_ledger",
         "unit/common/kube/client/test_meta.py::test_a_number_that_no_api_server_has_is_not_read",
     ),
     "An API server asks its clients to wait": (
         f"{API_CLIENT}::test_a_status_becomes_an_error_with_reason_causes_and_retry",
     ),
     "A Machine names an owner": (
-        "unit/seed/admission/test_rollouts.py::test_what_was_read_of_one_cluster_or_namespace_is_no_answer_in_another",
+        "unit/seed/kinds/machines/test_rollouts.py::test_what_was_read_of_one_cluster_or_namespace_is_no_answer_in_another",
     ),
     "Refused Machines name thousands of owners": (
         "unit/seed/notifications/test_wake_queue.py"
@@ -417,7 +417,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{CONDITIONS}::test_what_is_wrong_now_comes_before_what_was_not_admitted",
     ),
     "creates so many or such large Machines": (
-        "unit/seed/usage/test_user_cluster.py::test_machines_that_take_too_much_are_not_read_and_the_last_count_stays",
+        "unit/seed/kinds/machines/test_source.py::test_machines_that_take_too_much_are_not_read_and_the_last_count_stays",
         f"{FOOTPRINT}::test_what_machines_of_one_user_cluster_take_is_bounded_whatever_it_is_made_of",
         "unit/common/kube/controller/test_reflector.py"
         "::test_what_takes_more_than_its_bound_is_not_followed_and_the_store_stays_as_it_was",
@@ -426,11 +426,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "copies the stamp": (f"{QUOTAS}::test_what_comes_in_by_break_glass_is_counted_and_shown",),
     "has another server serve": (
         f"{CONFIGURATION}::test_a_tenant_who_serves_the_machines_hides_none_of_them",
-        "unit/seed/usage/test_machine_api.py::test_what_another_server_lists_or_tells_is_not_used",
+        "unit/seed/kinds/machines/test_machine_api.py::test_what_another_server_lists_or_tells_is_not_used",
         f"{CONDITIONS}::test_an_api_that_the_tenant_serves_is_not_enforced",
     ),
     "takes away the right to read": (
-        "unit/seed/usage/test_machine_api.py::test_without_the_right_to_look_nothing_is_read",
+        "unit/seed/kinds/machines/test_machine_api.py::test_without_the_right_to_look_nothing_is_read",
     ),
     "the agent's token on a seed is stolen": (STOLEN,),
     "... write webhook configurations": (STOLEN,),
@@ -562,7 +562,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     ),
     "`hostNetwork=true`: another process": (),
     "the agent's token is stolen: create Allocations": (
-        "unit/seed/webhooks/test_allocations.py"
+        "unit/seed/kinds/allocations/test_webhook.py"
         "::test_a_canary_is_refused_before_anything_is_asked_and_only_as_a_dry_run",
     ),
     "allocates while nothing admits Allocations": (f"{HTTP_API}::test_nothing_is_allocated_that_no_webhook_admits",),
@@ -656,7 +656,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     ),
     "A webhook that lets its own canary pass": (
         "unit/seed/registration/test_probe.py::test_only_our_own_refusal_proves_that_machines_are_checked",
-        "unit/seed/registration/test_namespaces.py::test_the_name_of_the_canary_tells_what_is_asked_and_nothing_else",
+        "unit/seed/kinds/namespaces/test_configuration.py::test_the_name_of_the_canary_tells_what_is_asked_and_nothing_else",
     ),
     "somebody with rights in one namespace allocates for another organization": (
         f"{ONE_CLUSTER}::test_an_allocation_is_in_the_namespace_of_its_organization",

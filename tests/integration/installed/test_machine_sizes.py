@@ -23,7 +23,7 @@ from seed.ledger.backend import PASSWORD_VARIABLE
 from tests.integration.installed.site import Site as Installed
 from tests.integration.redis_servers import rack
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud
-from tests.unit.seed.webhooks.test_machine_sizes import ec2
+from tests.unit.seed.kinds.machines.test_sizes import ec2
 
 pytestmark = pytest.mark.integration
 

@@ -19,7 +19,6 @@ from common.runtime import unexpected
 from seed.accounts import usage_writer as countings
 from seed.accounts.list_demands import ListDemands
 from seed.accounts.publish import UNCOUNTED
-from seed.cache.namespaces import NamespaceCache
 from seed.cache.quota import Quota
 from seed.controllers import leader as leaders
 from seed.controllers.cloud_quotas import CloudQuotas
@@ -27,25 +26,26 @@ from seed.controllers.leader import Leader
 from seed.controllers.unadmitted_events import UnadmittedEvents
 from seed.controllers.unknown_projects import UnknownProjects
 from seed.instance_types.prefetch import Prefetch
+from seed.kinds.machines import size_backfill
+from seed.kinds.machines import source as sources
+from seed.kinds.machines.cluster_api_source import ClusterSource
+from seed.kinds.machines.source import INTERNAL
+from seed.kinds.machines.totals import MachineTotals
+from seed.kinds.namespaces.cache import NamespaceCache
 from seed.machines.machine_controller import MACHINES, Machine
 from seed.registration import keeper as keepers
 from seed.registration.keeper import INTERNAL as NOT_KNOWN
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, Sample
-from seed.usage import size_backfill
-from seed.usage import user_cluster as sources
-from seed.usage.cluster_api import ClusterSource
-from seed.usage.machine_totals import MachineTotals
 from seed.usage.source import NOT_LISTED, ListBarrier
-from seed.usage.user_cluster import INTERNAL
 from tests.unit.fake_api_server import eventually
 from tests.unit.namespaces_world import ANN
 from tests.unit.odd_errors import odd_errors
 from tests.unit.seed.accounts.test_usage_writer import KEY, FakeSource, leading, reserve, use
+from tests.unit.seed.kinds.machines.test_source import following
+from tests.unit.seed.kinds.machines.test_totals import machine
+from tests.unit.seed.kinds.namespaces.test_source import followed
 from tests.unit.seed.usage import test_cluster_api as on_cluster_api
-from tests.unit.seed.usage.test_machine_totals import machine
-from tests.unit.seed.usage.test_namespaced_objects import followed
-from tests.unit.seed.usage.test_user_cluster import following
 from tests.unit.seed_world import PROJECT, nanos
 
 OTHER = f"{PROJECT}/c2"

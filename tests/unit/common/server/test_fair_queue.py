@@ -55,7 +55,9 @@ async def test_waiting_ones_begin_in_turn(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_one_that_ends_while_it_waits_takes_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshakes, "BURST", 1)
-    monkeypatch.setattr(handshakes, "PER_SECOND", 1)  # no turn is given before the others have left, on a slow machine too
+    monkeypatch.setattr(
+        handshakes, "PER_SECOND", 1
+    )  # no turn is given before the others have left, on a slow machine too
     shakes = Handshakes()
     await shakes.turn("a")
     waiting = [asyncio.create_task(shakes.turn("a")) for _ in range(50)]

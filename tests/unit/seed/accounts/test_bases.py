@@ -17,9 +17,9 @@ from common.quota import reservations
 from common.quota.account import Admitted, Reservation
 from seed.cache.consumer import Consumer
 from seed.cache.source_keys import namespaces_key
-from seed.evaluators.namespaced import Terms
-from seed.evaluators.resource_quotas import EVALUATOR, CoreQuota, CoreQuotaSpec
-from seed.usage.promise_totals import PromiseTotals
+from seed.kinds.namespaces.evaluators.namespaced import Terms
+from seed.kinds.namespaces.evaluators.resource_quotas import EVALUATOR, CoreQuota, CoreQuotaSpec
+from seed.kinds.namespaces.promise_totals import PromiseTotals
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_usage_writer import WINDOW, FakeSource, Leading, countings
 from tests.unit.seed_world import CLUSTER_UID, PROJECT, nanos, seed_world

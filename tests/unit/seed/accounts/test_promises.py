@@ -23,8 +23,8 @@ from common.quota.reservations import Reserving
 from seed.accounts.controller import Accounts
 from seed.cache.quota import Quota
 from seed.cache.source_keys import generation_after, object_in_namespace
-from seed.evaluators.namespaced import CREATE, UPDATE, Terms, Write
-from seed.evaluators.resource_quotas import (
+from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, Terms, Write
+from seed.kinds.namespaces.evaluators.resource_quotas import (
     EVALUATOR,
     CoreQuota,
     CoreQuotaSpec,
@@ -34,7 +34,7 @@ from seed.evaluators.resource_quotas import (
     promised,
     raised,
 )
-from seed.usage.promise_totals import PromiseTotals
+from seed.kinds.namespaces.promise_totals import PromiseTotals
 
 LIMIT = 6
 STEPS = 200

@@ -15,9 +15,9 @@ from common.quota.resources import ResourceList
 from seed.accounts import publisher as module
 from seed.accounts.publish import QUIET_INTERVAL
 from seed.accounts.publisher import Publisher
-from seed.evaluators.namespaced import Terms
-from seed.usage.namespaced_objects import NamespacedSource
-from seed.usage.object_totals import ObjectTotals
+from seed.kinds.namespaces.evaluators.namespaced import Terms
+from seed.kinds.namespaces.source import NamespacedSource
+from seed.kinds.namespaces.totals import ObjectTotals
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
 

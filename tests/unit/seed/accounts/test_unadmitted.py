@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from seed.usage.machine_totals import MachineTotals
+from seed.kinds.machines.totals import MachineTotals
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_usage_writer import KEY, Leading, leading, reserve, use
 

@@ -35,16 +35,16 @@ from seed.admission.types import Request
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.source_keys import clusters_key
-from seed.evaluators.clusters import NOTHING, ONE, Owned
+from seed.kinds.clusters.evaluator import NOTHING, ONE, Owned
+from seed.kinds.clusters.totals import ClusterTotals
+from seed.kinds.machines.source import Source
+from seed.kinds.machines.totals import MachineTotals
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint, ProviderUnavailable
-from seed.usage.cluster_totals import ClusterTotals
-from seed.usage.machine_totals import MachineTotals
 from seed.usage.source import Generation, ListBarrier, Taken
-from seed.usage.user_cluster import Source
 from tests.unit.fake_api_server import eventually
-from tests.unit.seed.usage.test_machine_totals import machine
+from tests.unit.seed.kinds.machines.test_totals import machine
 from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos, seed_world
 
 KEY = f"{PROJECT}/c1"

@@ -12,18 +12,18 @@ import pytest
 from common.api.types import Condition, QuotaSettings, UserCluster
 from common.server.http_parser import Request
 from seed.admission import projects
-from seed.admission.machines import MachineAdmission
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.source_keys import HOSTED, KUBERMATIC
 from seed.controllers.user_cluster_conditions import judge as conditions_of
+from seed.kinds.machines.admission import MachineAdmission
+from seed.kinds.machines.source import Source
+from seed.kinds.machines.totals import MachineTotals
+from seed.kinds.machines.webhook import MachineWebhook
 from seed.registration.health import Proof
-from seed.usage.machine_totals import MachineTotals
-from seed.usage.user_cluster import Source
 from seed.webhooks.endpoint import Endpoint
-from seed.webhooks.machines import MachineWebhook
-from tests.unit.seed.webhooks.test_clusters import Webhook, code
-from tests.unit.seed.webhooks.test_machines import machine, review
+from tests.unit.seed.kinds.clusters.test_webhook import Webhook, code
+from tests.unit.seed.kinds.machines.test_webhook import machine, review
 from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world, sizing
 
 TYPO = "alhpa"

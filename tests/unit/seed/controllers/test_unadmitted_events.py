@@ -11,8 +11,8 @@ import msgspec
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from seed.controllers.unadmitted_events import TELL_AGAIN, UnadmittedEvents
+from seed.kinds.machines.source import Source
 from seed.usage.unadmitted import Unadmitted
-from seed.usage.user_cluster import Source
 from tests.unit.seed.controllers.test_unknown_projects import Seed
 
 CLUSTER = {"metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"}, "spec": {"project": "alpha"}}

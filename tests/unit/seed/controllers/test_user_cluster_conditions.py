@@ -10,9 +10,9 @@ import pytest
 
 from common.api.types import Condition, UserCluster
 from seed.controllers.user_cluster_conditions import copied, enforced_in_namespaces, judge, own_conditions
+from seed.kinds.machines.totals import Unsized
 from seed.registration.health import Proof
 from seed.sizing.stamp_audit import Drift
-from seed.usage.machine_totals import Unsized
 from seed.usage.source import Problem
 from seed.usage.unadmitted import ALARM_SECONDS, Unadmitted
 

@@ -12,9 +12,10 @@ from common.kube.client.meta import ObjectMeta
 from common.runtime import flags
 from common.server.serving_certificate import Certificates
 from seed.build import wanted_of
-from seed.evaluators.clusters import kinds
+from seed.controllers.wanted import WantedConfigurations
+from seed.kinds.clusters.evaluator import kinds
+from seed.kinds.machines import cluster_api_configuration as cluster_api
 from seed.options import SeedOptions
-from seed.registration import cluster_api
 from seed.registration.configuration import (
     ServicePort,
     Webhook,
@@ -29,7 +30,6 @@ from seed.registration.configuration import (
     token_of,
 )
 from seed.registration.token import WebhookKey, token
-from seed.registration.wanted import WantedConfigurations
 
 
 def of_kind(kind: str) -> str:

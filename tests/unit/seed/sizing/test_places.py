@@ -20,6 +20,7 @@ from seed.cache.quotas import QuotaCache
 from seed.instance_types import settings as reading
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.settings import SettingsReader
+from seed.kinds.machines.source import Source
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
 from seed.providers.size import EndpointNotAllowed, ProviderUnavailable
@@ -27,11 +28,10 @@ from seed.registration.token import seal
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp_audit import audit
 from seed.sizing.stamper import Stamping
-from seed.usage.user_cluster import Source
 from tests.unit.fake_api_server import eventually
 from tests.unit.fake_cloud import FakeCloud, fake_cloud, machine
 from tests.unit.seed.instance_types.test_settings import Api, api, cluster  # noqa: F401 (a fixture)
-from tests.unit.seed.webhooks.test_machine_sizes import ec2
+from tests.unit.seed.kinds.machines.test_sizes import ec2
 from tests.unit.seed_world import nanos
 
 SMALL, LARGE = "eu-central-1", "us-east-1"

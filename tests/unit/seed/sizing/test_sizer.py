@@ -18,6 +18,8 @@ from seed.controllers.user_cluster_conditions import judge
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
+from seed.kinds.machines.source import Source
+from seed.kinds.machines.totals import MachineTotals
 from seed.machines.machine_controller import Machine
 from seed.options import SeedOptions
 from seed.providers.flavour import Flavour, Place
@@ -25,11 +27,9 @@ from seed.providers.size import CONDITIONS, NotSized, ProviderUnavailable
 from seed.sizing import sizer
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp_audit import Drift
-from seed.usage.machine_totals import MachineTotals
-from seed.usage.user_cluster import Source
 from tests.unit.fake_cloud import Handler, answering, fake_cloud, hang, machine
+from tests.unit.seed.kinds.machines.test_sizes import HOST, ec2
 from tests.unit.seed.providers.test_aws import SECRET
-from tests.unit.seed.webhooks.test_machine_sizes import HOST, ec2
 from tests.unit.seed_world import CLUSTER_UID, sizing
 
 CLUSTER = msgspec.convert(

@@ -10,16 +10,16 @@ from prometheus_client import REGISTRY
 from common.api.types import UserCluster
 from seed import metrics
 from seed.controllers.user_cluster_conditions import judge
+from seed.kinds.machines.source import Source
+from seed.kinds.machines.totals import MachineTotals
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
 from seed.providers.size import Footprint
 from seed.registration.keeper import ConfigurationKeeper
 from seed.sizing.stamp_audit import MAX_NAMED, Drift, audit, difference
-from seed.usage.machine_totals import MachineTotals
-from seed.usage.user_cluster import Source
 from tests.unit.fake_cloud import answering, fake_cloud, machine
 from tests.unit.seed.instance_types.test_settings import cluster
-from tests.unit.seed.webhooks.test_machine_sizes import HOST, ec2
+from tests.unit.seed.kinds.machines.test_sizes import HOST, ec2
 from tests.unit.seed_world import nanos, sizing
 
 SPEC = {"instanceType": "m5.large", "region": "eu-central-1", "diskSize": 5, "accessKeyId": "a", "secretAccessKey": "s"}

@@ -11,10 +11,10 @@ import pytest
 from common.api.types import Allocation
 from common.kube.client.meta import Object, ObjectMeta
 from common.quota.object_names import GroupResource
-from seed.evaluators.namespaced import Terms
-from seed.evaluators.object_count import ObjectCountEvaluator
-from seed.usage.allocation_totals import AllocationTotals
-from seed.usage.object_totals import ObjectTotals
+from seed.kinds.allocations.totals import AllocationTotals
+from seed.kinds.namespaces.evaluators.namespaced import Terms
+from seed.kinds.namespaces.evaluators.object_count import ObjectCountEvaluator
+from seed.kinds.namespaces.totals import ObjectTotals
 
 UID = "uid-1"
 COUNTED = ObjectCountEvaluator(GroupResource("configmaps"))

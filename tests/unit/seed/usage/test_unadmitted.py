@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from common.kube.controller.store import Change
 from common.quota.account import Reservation
-from seed.usage.machine_totals import MachineTotals
+from seed.kinds.machines.totals import MachineTotals
 from seed.usage.unadmitted import Unadmitted
-from tests.unit.seed.usage.test_machine_totals import machine, totals
+from tests.unit.seed.kinds.machines.test_totals import machine, totals
 
 
 def reservation(generation: int = 0, earlier: int = 0) -> Reservation:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from common.kube.controller.store import Change
 from common.quota.account import Reservation
+from seed.kinds.machines.totals import MachineTotals
 from seed.usage import unsized
-from seed.usage.machine_totals import MachineTotals
-from tests.unit.seed.usage.test_machine_totals import machine
+from tests.unit.seed.kinds.machines.test_totals import machine
 from tests.unit.seed_world import nanos
 
 PLAIN = "memory=16Gi,storage=50Gi"  # what each sized Machine has beside its cpu

@@ -14,16 +14,16 @@ from common.kube.client.api_client import Cluster
 from common.server.http_parser import Head, Request, Response
 from seed import build
 from seed.admission.types import Verdict
+from seed.kinds.machines.scale_webhook import ScaleWebhook
+from seed.kinds.machines.webhook import MachineWebhook, StampWebhook
 from seed.options import SeedOptions
 from seed.webhooks import turns as module
 from seed.webhooks.endpoint import Answer, Endpoint, Question, Webhook
-from seed.webhooks.machines import MachineWebhook, StampWebhook
 from seed.webhooks.review import MAX_QUOTES, MAX_UID, MAX_USER, RawRequest, RawReview
 from seed.webhooks.router import identify, route
-from seed.webhooks.scale import ScaleWebhook
 from seed.webhooks.turns import AT_A_TIME, BURST_SECONDS, LARGE, Turn, Turns
 from tests.unit.fake_api_server import eventually
-from tests.unit.seed.webhooks.test_machines import machine, review
+from tests.unit.seed.kinds.machines.test_webhook import machine, review
 
 
 def test_a_caller_has_its_rate_and_a_burst() -> None:

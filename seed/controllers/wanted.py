@@ -1,0 +1,117 @@
+"""Which webhook configurations user clusters, and the seed itself, must have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from common.api.types import UserCluster
+from seed.cache.quota import Quota
+from seed.cache.selected import Exempt
+from seed.cache.source_keys import OWN_API_SERVER
+from seed.kinds.allocations import configuration as allocations
+from seed.kinds.clusters import configuration as clusters
+from seed.kinds.clusters.evaluator import Kind
+from seed.kinds.machines import cluster_api_configuration as cluster_api
+from seed.kinds.namespaces import configuration as namespaces
+from seed.registration.configuration import (
+    ServicePort,
+    WebhookConfiguration,
+    WebhookServer,
+    desired,
+    stamping,
+    through_service,
+)
+from seed.registration.token import WebhookKey
+
+
+class Bundle(Protocol):
+    @property
+    def ca_bundle(self) -> bytes:
+        """Whom callers of the webhook trust, PEM."""
+
+
+class WantedConfigurations:
+    """Each holds tokens: never log it."""
+
+    def __init__(
+        self,
+        key: WebhookKey,
+        certificates: Bundle,
+        kinds: Sequence[Kind],
+        *,
+        base_url: str,
+        timeout_seconds: int,
+        seed_break_glass_group: str,
+        user_cluster_break_glass_group: str,
+        seed_service: tuple[str, ServicePort] | None = None,
+    ) -> None:
+        """Members of the groups pass the API server's webhooks; empty: nobody does.
+
+        `seed_service`: the Service by which the seed's own API server reaches the webhook, with its namespace. If it is
+        None, `base_url` is used there as in user clusters.
+        """
+        self.withdrawn = False  # none of them must be there: see seed/registration/withdrawal.py
+        self._key = key
+        self._certificates = certificates
+        self._kinds = kinds
+        self._base_url = base_url
+        self._timeout_seconds = timeout_seconds
+        self._seed_break_glass_group = seed_break_glass_group
+        self._user_cluster_break_glass_group = user_cluster_break_glass_group
+        self._seed_service = seed_service
+
+    def are_wanted(self) -> bool:
+        return not self.withdrawn
+
+    def for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
+        return self._reached_from(cluster, self._for_cluster(cluster))
+
+    def _for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
+        return desired(cluster, self._server_for(cluster.metadata.uid, _is_on_seed(cluster)))
+
+    def stamping_for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
+        uid = cluster.metadata.uid
+        url = self._server_for(uid, _is_on_seed(cluster)).url("stamp", uid)
+        return self._reached_from(cluster, stamping(self._for_cluster(cluster), url))
+
+    def for_cluster_api(self) -> WebhookConfiguration:
+        """On the seed, for Machines of Cluster API."""
+        return self._reached_from_seed(cluster_api.desired(self._server_for(cluster_api.CALLER)))
+
+    def for_namespaces(
+        self, cluster: str, caller: str, quotas: Sequence[Quota], exempt: Exempt
+    ) -> WebhookConfiguration:
+        """For objects in the namespaces that these quotas select. `cluster` is a key, the token proves `caller`."""
+        own = cluster == OWN_API_SERVER
+        configuration = namespaces.desired(quotas, self._server_for(caller, own), caller, exempt=exempt)
+        return self._reached_from_seed(configuration) if own else configuration
+
+    def for_clusters(self) -> WebhookConfiguration:
+        """On the seed, for clusters themselves."""
+        return self._reached_from_seed(clusters.desired(self._kinds, self._server_for(clusters.CALLER)))
+
+    def for_allocations(self) -> WebhookConfiguration:
+        """On the seed, where that is the master's own cluster."""
+        return self._reached_from_seed(allocations.desired(self._server_for(allocations.CALLER)))
+
+    def _server_for(self, caller: str, on_seed: bool = True) -> WebhookServer:
+        return WebhookServer(
+            base_url=self._base_url,
+            token=lambda kind: self._key.token(kind, caller),
+            ca_bundle=self._certificates.ca_bundle,
+            timeout_seconds=self._timeout_seconds,
+            break_glass_group=self._seed_break_glass_group if on_seed else self._user_cluster_break_glass_group,
+        )
+
+    def _reached_from(self, cluster: UserCluster, configuration: WebhookConfiguration) -> WebhookConfiguration:
+        return self._reached_from_seed(configuration) if _is_on_seed(cluster) else configuration
+
+    def _reached_from_seed(self, configuration: WebhookConfiguration) -> WebhookConfiguration:
+        if self._seed_service is None:
+            return configuration
+        return through_service(configuration, self._base_url, *self._seed_service)
+
+
+def _is_on_seed(cluster: UserCluster) -> bool:
+    return cluster.spec.kubeconfig_secret_ref is None

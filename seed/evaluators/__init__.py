@@ -1,1 +1,0 @@
-"""What an object costs."""

@@ -1,0 +1,1 @@
+"""Allocations: objects of the catalogue of servers, GPUs and the like, on this seed."""

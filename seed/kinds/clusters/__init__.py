@@ -1,0 +1,1 @@
+"""User clusters, counted by themselves."""

@@ -1,0 +1,1 @@
+"""Machines of user clusters, and the objects that make them."""

@@ -1,0 +1,1 @@
+"""Objects in namespaces, counted as Kubernetes' own ResourceQuota counts them."""

@@ -1,0 +1,196 @@
+"""Whether an object in a namespace may be created or changed: each quota that selects the namespace counts its part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from common.api.types import UserCluster
+from common.kube.client.errors import ApiError
+from common.kube.client.meta import Object
+from common.quota import resources
+from common.quota.account import Reservation
+from common.quota.object_names import RESOURCE_QUOTAS
+from common.quota.resources import ResourceList
+from seed.admission import denial, fits
+from seed.admission.admitter import Admission
+from seed.admission.objects import RESERVING
+from seed.admission.types import Confirm, Request, Verdict
+from seed.cache.consumer import Consumer
+from seed.cache.quota import Quota
+from seed.cache.source_keys import OWN_API_SERVER, generation_after, namespaces_key, object_in_namespace
+from seed.kinds.namespaces.cache import Selection
+from seed.kinds.namespaces.evaluators import namespaced, resource_quotas
+from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Refused, Terms, Write
+from seed.kinds.namespaces.evaluators.resource_quotas import Promise
+from seed.kinds.namespaces.promises import Connected, Exists, NotReadable, confirming, others
+from seed.kinds.namespaces.same_write import SameWrites
+
+ObjectT = TypeVar("ObjectT", bound=Object)
+
+NOTHING: Final[ResourceList] = {}
+
+_OF = "of the namespace"
+
+
+class Unknown(Exception):
+    """Which quotas select a namespace cannot be known now. `str()` says why."""
+
+
+class Selecting(Connected, Protocol):
+    """See seed/kinds/namespaces/cache.py."""
+
+    def select(self, cluster: str, namespace: str) -> Selection: ...
+
+    async def read(self, cluster: str, namespace: str) -> list[Quota]: ...
+
+
+class _Parts(Generic[ObjectT]):
+    """What one write asks of each quota."""
+
+    def __init__(self, cluster: str, evaluator: NamespacedEvaluator[ObjectT], write: Write[ObjectT]) -> None:
+        metadata, old = write.new.metadata, write.old
+        self.shares: dict[str, Reservation] = {}
+        self.limiting: list[Quota] = []
+        self.warnings: list[str] = []
+        self.base: ResourceList = {}
+        self._most: ResourceList = {}
+        self._cluster = cluster
+        self._uid = metadata.uid
+        self._generation = generation_after(old.metadata) if old is not None and old.metadata.resource_version else 0
+        self._object = object_in_namespace(evaluator.resource, metadata.namespace, metadata.name)
+
+    def add(self, quota: Quota, need: ResourceList, base: ResourceList = NOTHING) -> None:
+        source = namespaces_key(quota.key.uid, self._cluster)
+        self.shares[quota.name] = self._reservation(source, need, base)
+        self.limiting.append(quota)
+        self._most, self.base = resources.maximum(self._most, need), resources.maximum(self.base, base)
+
+    def request(self, *, asks_fits: bool, dry_run: bool, deadline: float) -> Request:
+        return Request(
+            uid=self._uid,
+            consumer=Consumer("", self._cluster),
+            need=self._most,
+            reservation=self._reservation(self._cluster, self._most, NOTHING),
+            dry_run=dry_run,
+            deadline=deadline,
+            shares=self.shares,
+            asks_fits=asks_fits,
+        )
+
+    def _reservation(self, source: str, amount: ResourceList, base: ResourceList) -> Reservation:
+        return Reservation(source=source, object=self._object, amount=amount, generation=self._generation, base=base)
+
+
+class NamespacedAdmission:
+    def __init__(self, admission: Admission, namespaces: Selecting) -> None:
+        self._admission = admission
+        self._namespaces = namespaces
+        self._same_writes = SameWrites()
+
+    async def decide(
+        self,
+        cluster: UserCluster | None,
+        evaluator: NamespacedEvaluator[ObjectT],
+        write: Write[ObjectT],
+        *,
+        dry_run: bool,
+        deadline: float,
+    ) -> Verdict:
+        """`cluster`: None for the seed's own API server."""
+        if not namespaced.is_asked(evaluator, write):
+            return Verdict(decision="")  # costs nothing
+        if (stale := self._admission.undecided(of=_OF)) is not None:
+            return stale
+        key = cluster.metadata.key if cluster is not None else OWN_API_SERVER
+        try:
+            quotas = await self._quotas_of(key, write.new.metadata.namespace, deadline)
+        except Unknown as error:
+            return self.undecided(str(error))
+        parts = _Parts(key, evaluator, write)
+        try:
+            promises = await self._promises(key, evaluator, quotas, write, deadline)
+        except (NotReadable, Exists) as error:
+            return self._unpromised(error, write.new.metadata.name)
+        for quota in sorted(quotas, key=lambda quota: quota.name):
+            if quota.promises:
+                if (promise := promises.get(quota.name)) is not None:
+                    parts.add(quota, promise.amount, promise.base)
+                continue
+            terms = Terms(limited=frozenset(quota.limits), scopes=quota.scopes)
+            try:
+                need = namespaced.added(evaluator, terms, write)
+            except Refused as error:
+                if quota.enforced:
+                    decision = denial.decision_id()
+                    return Verdict(decision=decision, refusal=denial.not_specified(quota.name, str(error), decision))
+                parts.warnings.append(denial.not_specified_allowed(quota.name, str(error)))
+                continue
+            if need:
+                parts.add(quota, fits.together(need, write.new.metadata, dry_run=dry_run))
+        if not parts.shares:
+            return Verdict(decision="", warnings=parts.warnings)
+        asks_fits = fits.asked(write.new.metadata, dry_run=dry_run) > 0
+        request = parts.request(asks_fits=asks_fits, dry_run=dry_run, deadline=deadline)
+        confirm = confirming(self._namespaces, key, write.new.metadata, parts.base, deadline) if parts.base else None
+        verdict = await self._of_all(key, write, request, parts.limiting, confirm)
+        if parts.warnings and verdict.refusal is None:
+            return msgspec.structs.replace(verdict, warnings=[*parts.warnings, *verdict.warnings])
+        return verdict
+
+    async def _of_all(
+        self, cluster: str, write: Write[Any], request: Request, quotas: Sequence[Quota], confirm: Confirm | None
+    ) -> Verdict:
+        async def decided() -> Verdict:
+            return await self._admission.decide(request, quotas=quotas, confirm=confirm)
+
+        created = write.operation == namespaced.CREATE and not write.subresource
+        if len(quotas) > 1 and created and not request.dry_run:
+            asked = request.shares, [quota.spec for quota in quotas]
+            return await self._same_writes.decide((cluster, request.uid), asked, decided)
+        return await decided()
+
+    async def _promises(
+        self,
+        cluster: str,
+        evaluator: NamespacedEvaluator[ObjectT],
+        quotas: Sequence[Quota],
+        write: Write[Any],
+        deadline: float,
+    ) -> dict[str, Promise]:
+        """By quota of promises, where the write adds to them. Raises NotReadable, Exists."""
+        if evaluator.resource != RESOURCE_QUOTAS:
+            return {}
+        raising = [quota for quota in quotas if quota.promises and resource_quotas.raised(write, quota.limits)]
+        if not raising:
+            return {}
+        limited = {name for quota in raising for name in quota.limits}
+        beside = await others(self._namespaces, cluster, write.new.metadata, limited, deadline - RESERVING)
+        return {quota.name: resource_quotas.added(write, quota.limits, beside) for quota in raising}
+
+    def _unpromised(self, error: NotReadable | Exists, name: str) -> Verdict:
+        if isinstance(error, Exists):
+            return Verdict(decision="", refusal=denial.already_exists(RESOURCE_QUOTAS.resource, name))
+        return self.undecided(str(error))
+
+    async def _quotas_of(self, cluster: str, namespace: str, deadline: float) -> Sequence[Quota]:
+        """Raises Unknown."""
+        found = self._namespaces.select(cluster, namespace)
+        if found.known and found.quotas:
+            return found.quotas
+        # An API server asks only about namespaces that some quota selects: this one was labelled a moment ago.
+        try:
+            async with asyncio.timeout_at(deadline - RESERVING):
+                return await self._namespaces.read(cluster, namespace)
+        except TimeoutError:
+            raise Unknown(f"the labels of namespace {namespace} could not be read in time") from None
+        except ApiError as error:
+            raise Unknown(f"the labels of namespace {namespace} cannot be read: {error.reason}") from None
+
+    def undecided(self, why: str) -> Verdict:
+        """Of a request that has not come as far as its quotas."""
+        decision = denial.decision_id()
+        return Verdict(decision=decision, refusal=denial.unavailable(_OF, why, decision))

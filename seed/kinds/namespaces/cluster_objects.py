@@ -1,0 +1,316 @@
+"""The objects in namespaces of one cluster, through one connection: a watch cache for each kind that some quota limits.
+
+All quotas share the watch caches. What one of them counts there is a `QuotaNamespaces`: the namespaces that it selects,
+and the sum over their objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Malformed, Unavailable
+from common.kube.client.resource import by_name
+from common.kube.controller.reflector import Reflector
+from common.kube.controller.store import Change
+from common.quota.object_names import GroupResource
+from common.runtime.unexpected import contained, kept_task
+from common.runtime.waiting import within
+from seed.cache.quota import Quota
+from seed.cache.selected import OF_USER_CLUSTERS, Exempt
+from seed.cache.source_keys import generation_of
+from seed.kinds.namespaces.cache import NAMESPACES, Namespace
+from seed.kinds.namespaces.evaluators.namespaced import Terms
+from seed.kinds.namespaces.evaluators.registry import evaluator_of
+from seed.kinds.namespaces.kind_informer import KindInformer, find_kind
+from seed.kinds.namespaces.promise_totals import totals_of
+from seed.usage.source import NOT_LISTED, Generation, Problem, Taken
+
+UNREACHABLE = "Unreachable"
+RIGHTS = "bind the role of charts/rbac/user-cluster-namespaces.yaml there"
+RIGHTS_OF_SECRETS = "bind the role of charts/rbac/user-cluster-secrets.yaml there, too"
+MOST_TEXT = 512  # characters of an API server's error
+FEW = 1_000  # moments that nothing waits for any more: tenants choose grace periods, also of years
+AFTER = 0.05  # seconds after an object ceases to count until it is looked at
+SOON = 0.1  # ... between two calls that tell what is listed by now
+LONGEST_WAIT = 60.0  # ... between two looks at the clock, which may be set
+
+
+class QuotaNamespaces:
+    """`on_change(itself, freed)` is called when what is counted changes."""
+
+    def __init__(
+        self,
+        objects: ClusterObjects,
+        quota: Quota,
+        terms: Terms,
+        on_change: Callable[[QuotaNamespaces, bool], None],
+    ) -> None:
+        self.objects = objects
+        self.quota = quota
+        self.totals = totals_of(terms)
+        self.selected: set[str] = set()  # namespaces
+        self.untaken: dict[str, tuple[str, str]] = {}  # by uid: namespace and name of what could not be counted
+        self.kinds = frozenset(kind for kind in terms.kinds if evaluator_of(kind) is not None)
+        self.on_change = on_change
+
+    @property
+    def terms(self) -> Terms:
+        return self.totals.terms
+
+    @property
+    def informers(self) -> list[KindInformer]:
+        """Of its kinds. One that is missing has not been looked for yet."""
+        return [self.objects.informers[kind] for kind in self.kinds if kind in self.objects.informers]
+
+    @property
+    def listed_from(self) -> int:
+        """The moment at which the first of all its lists began; 0 before all are complete."""
+        informers, namespaces = self.informers, self.objects.namespaces
+        if not namespaces.synced.is_set() or len(informers) < len(self.kinds):
+            return 0
+        if not all(informer.synced for informer in informers):
+            return 0
+        return min([namespaces.listed_from, *(informer.listed_from for informer in informers)])
+
+    @property
+    def live(self) -> bool:
+        return self.objects.namespaces.live and all(informer.live for informer in self.informers)
+
+    @property
+    def unseen(self) -> frozenset[GroupResource]:
+        """Its kinds that are not served, and were not since they are followed here."""
+        return frozenset(informer.resource for informer in self.informers if informer.unseen)
+
+    def relist(self) -> None:
+        self.objects.namespaces.relist()
+        for informer in self.informers:
+            informer.relist()
+
+
+class ClusterObjects:
+    """`run()` it. `on_list()` is called after something was listed, or when it cannot be or can again."""
+
+    def __init__(
+        self,
+        key: str,
+        cluster: Cluster,
+        on_list: Callable[[], None],
+        *,
+        exempt: Exempt = OF_USER_CLUSTERS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.key = key
+        self._cluster = cluster
+        self._on_list = on_list
+        self._exempt = exempt
+        self._clock = clock
+        self._news = asyncio.Event()
+        self.namespaces: Reflector[Namespace] = Reflector(
+            cluster, NAMESPACES, on_change=self._namespace_changed, on_state=self._news.set
+        )
+        self.informers: dict[GroupResource, KindInformer] = {}
+        self._tasks: dict[GroupResource, asyncio.Task[None]] = {}
+        self._counting: set[QuotaNamespaces] = set()
+        self._selecting: dict[str, set[QuotaNamespaces]] = {}  # by namespace
+        self._released: list[tuple[float, str, GroupResource, str]] = []  # a heap: when, uid, kind, key
+        self._awaited: dict[str, float] = {}  # by uid: when it ceases to count
+        self._sooner = asyncio.Event()
+        self._ended = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        running = [
+            asyncio.create_task(self.namespaces.run(), name=f"namespaces of {self.key}"),
+            kept_task("what ends", self._release, self.key),
+        ]
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()  # what comes from now on calls again
+                with contained("namespaces", self.key):
+                    self._on_list()
+                await asyncio.sleep(SOON)
+        finally:
+            self._ended = True
+            tasks = [*running, *self._tasks.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def add(self, counting: QuotaNamespaces) -> None:
+        self._counting.add(counting)
+        self._follow()
+        for namespace in self.namespaces.store.values():
+            if counting.quota.selects(namespace.metadata.labels, self._exempt):
+                self._enter(counting, namespace.metadata.name)
+
+    def discard(self, counting: QuotaNamespaces) -> None:
+        self._counting.discard(counting)
+        for name in [name for name, selecting in self._selecting.items() if counting in selecting]:
+            self._forget(counting, name)
+        self._follow()
+
+    def problems(self, kinds: Collection[GroupResource] | None = None) -> dict[str, Problem]:
+        """By resource: what cannot be listed. `kinds`: only of these."""
+        found = {}
+        error, untaken = self.namespaces.error, self.namespaces.untaken
+        status = self.namespaces.error_status if error is not None else 200
+        if (problem := _problem("namespaces", error or untaken, status)) is not None:
+            found["namespaces"] = problem
+        for kind, informer in self.informers.items():
+            if kinds is None or kind in kinds:
+                problem = _problem(str(kind), informer.error, informer.error_status)
+                if problem is not None:
+                    found[str(kind)] = problem
+        return found
+
+    async def generation(self, quota: Quota, kind: GroupResource, namespace: str, name: str, uid: str) -> Generation:
+        """By consistent lists; None also for an object that the quota does not count. Raises ApiError."""
+        informer, evaluator = self.informers.get(kind), evaluator_of(kind)
+        if evaluator is None:
+            return None  # nothing counts it
+        resource = informer.served if informer is not None else None
+        if resource is None:
+            resource = await find_kind(self._cluster, evaluator)
+        if resource is None:
+            if informer is not None and await informer.is_gone():
+                return None
+            raise Unavailable(0, "Unavailable", f"{kind} are not served: what is there cannot be told")
+        listing = await self._cluster.list(resource, namespace, field_selector=by_name(name))
+        if any(broken.uid == uid for broken in listing.broken):
+            raise Malformed(200, "Malformed", f"{kind} {namespace}/{name} cannot be read")
+        found = next((each for each in listing.items if each.metadata.uid == uid), None)
+        if found is None:
+            return Taken.TAKEN if listing.items else None
+        inside = await self._cluster.find(NAMESPACES, namespace)
+        if inside is None or not quota.selects(inside.metadata.labels, self._exempt):
+            return None
+        return generation_of(found.metadata)
+
+    def _follow(self) -> None:
+        """Only what some quota limits here."""
+        wanted = {kind for counting in self._counting for kind in counting.kinds}
+        for kind in self.informers.keys() - wanted:
+            del self.informers[kind]
+            self._tasks.pop(kind).cancel()
+        for kind in wanted - self.informers.keys():
+            evaluator = evaluator_of(kind)
+            if evaluator is not None and not self._ended:
+                informer = KindInformer(self._cluster, evaluator, self._listener(kind), self._news.set)
+                self.informers[kind] = informer
+                self._tasks[kind] = kept_task("kind", informer.run, f"{kind} of {self.key}")
+
+    def _listener(self, kind: GroupResource) -> Callable[[Change[Any]], None]:
+        return lambda change: self._changed(kind, change)
+
+    def _namespace_changed(self, change: Change[Namespace]) -> None:
+        namespace = change.new or change.old
+        assert namespace is not None, "a change has an object before or after"
+        name = namespace.metadata.name
+        for counting in list(self._counting):
+            before = counting in self._selecting.get(name, ())
+            after = change.new is not None and counting.quota.selects(change.new.metadata.labels, self._exempt)
+            if after and not before:
+                self._enter(counting, name)
+                counting.on_change(counting, False)
+            elif before and not after:
+                self._forget(counting, name)
+                counting.totals.leave(name)
+                counting.on_change(counting, True)
+
+    def _enter(self, counting: QuotaNamespaces, namespace: str) -> None:
+        """All that is in it counts from now on."""
+        self._selecting.setdefault(namespace, set()).add(counting)
+        counting.selected.add(namespace)
+        for kind in counting.kinds:
+            informer = self.informers.get(kind)
+            for subject in informer.objects(namespace) if informer is not None else ():
+                self._put(counting, kind, subject)
+
+    def _forget(self, counting: QuotaNamespaces, namespace: str) -> None:
+        selecting = self._selecting[namespace]
+        selecting.discard(counting)
+        counting.selected.discard(namespace)
+        for uid in [uid for uid, of in counting.untaken.items() if of[0] == namespace]:
+            self._took(counting, uid)
+        if not selecting:
+            del self._selecting[namespace]
+
+    def _changed(self, kind: GroupResource, change: Change[Any]) -> None:
+        seen = change.new if change.new is not None else change.old
+        assert seen is not None, "a change has an object before or after"
+        if change.new is None:
+            self._awaited.pop(seen.metadata.uid, None)
+        for counting in list(self._selecting.get(seen.metadata.namespace, ())):
+            if kind not in counting.kinds:
+                continue
+            if change.new is None:
+                self._took(counting, seen.metadata.uid)
+                counting.on_change(counting, counting.totals.remove(seen.metadata.uid))
+                continue
+            changed, freed = self._put(counting, kind, change.new)
+            if changed:
+                counting.on_change(counting, freed)
+
+    def _put(self, counting: QuotaNamespaces, kind: GroupResource, subject: Any) -> tuple[bool, bool]:
+        """Whether the sum changed, and whether something became free. One object that fails stops no other."""
+        uid, key = subject.metadata.uid, subject.metadata.key
+        with contained("namespaces", key):
+            found = self._taken(counting, kind, subject)
+            self._took(counting, uid)
+            return found
+        counting.untaken[uid] = subject.metadata.namespace, f"{kind} {key}"
+        self._news.set()
+        return True, False
+
+    def _took(self, counting: QuotaNamespaces, uid: str) -> None:
+        if counting.untaken.pop(uid, None) is not None:
+            self._news.set()
+
+    def _taken(self, counting: QuotaNamespaces, kind: GroupResource, subject: Any) -> tuple[bool, bool]:
+        evaluator, now = evaluator_of(kind), self._clock()
+        assert evaluator is not None, "what nothing counts is not followed"
+        ends = evaluator.released_at(subject)
+        if ends is not None and ends >= now and self._awaited.get(subject.metadata.uid) != ends:
+            self._awaited[subject.metadata.uid] = ends
+            heapq.heappush(self._released, (ends, subject.metadata.uid, kind, subject.metadata.key))
+            self._sooner.set()
+            if len(self._released) > 2 * len(self._awaited) + FEW:
+                self._released = [each for each in self._released if self._awaited.get(each[1]) == each[0]]
+                heapq.heapify(self._released)
+        return counting.totals.put(evaluator, subject, now)
+
+    async def _release(self) -> None:
+        """What ceases to count by itself, as a pod that a lost node never ends."""
+        while True:
+            self._sooner.clear()
+            self.release_due()
+            wait = LONGEST_WAIT
+            if self._released:
+                wait = min(max(self._released[0][0] + AFTER - self._clock(), AFTER), LONGEST_WAIT)
+            await within(self._sooner, wait)
+
+    def release_due(self) -> None:
+        while self._released and self._released[0][0] < self._clock():
+            ends, uid, kind, key = heapq.heappop(self._released)
+            if self._awaited.get(uid) == ends:
+                del self._awaited[uid]
+            informer = self.informers.get(kind)
+            subject = informer.get(key) if informer is not None else None
+            if subject is not None and subject.metadata.uid == uid:
+                self._changed(kind, Change(subject, subject))
+
+
+def _problem(resource: str, error: str | None, status: int) -> Problem | None:
+    if error is None:
+        return None
+    if status == 0:
+        return Problem(UNREACHABLE, error[:MOST_TEXT])
+    text = f"{resource} cannot be listed: {error[:MOST_TEXT]}"
+    rights = RIGHTS_OF_SECRETS if resource in ("secrets", "configmaps") else RIGHTS
+    return Problem(NOT_LISTED, f"{text}; {rights}" if status in (401, 403) else text)

@@ -1,0 +1,208 @@
+"""Makes one cluster ask about objects in its namespaces, and says for which quotas that is proven."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from common.api.conditions import some
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Forbidden, NotFound
+from common.runtime.waiting import first_of, within
+from seed.cache.clusters import ClusterCache
+from seed.cache.quota import Quota
+from seed.cache.quotas import QuotaCache
+from seed.cache.source_keys import namespaces_key
+from seed.kinds.namespaces import configuration as namespaces
+from seed.kinds.namespaces.configuration import Limits
+from seed.registration import withdrawal
+from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from seed.registration.health import DENIED, Proof
+from seed.registration.keeper import ConfigurationKeeper
+from seed.registration.probe import Canary, Sample
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 10.0
+
+CONNECTING = Proof(None, "Connecting", "the webhook for namespaces is being configured")
+CONTESTED = Proof(
+    False,
+    "WebhookContested",
+    "somebody deletes or changes the webhook configuration again and again; it is restored each time, and what was "
+    "created in between is counted",
+)
+
+
+class NamespacedWebhook:
+    """`run()` it while this replica leads. Where the cluster does not take part, it keeps no configuration there.
+
+    A quota is enforced from when an API server has refused a canary by a configuration that asks about all that the
+    quota counts. It stays so while the configuration is extended for other quotas.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        key: str,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
+        desired: Callable[[Sequence[Quota]], WebhookConfiguration],
+        *,
+        wanted: Callable[[], bool],
+        on_enforced: Callable[[str], None],
+        on_state: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`key`: the cluster's, or OWN_API_SERVER. `wanted`: False while webhooks are withdrawn. `on_enforced` gets the
+        name of a quota that is, or is no longer, enforced there, and `on_state` tells that `shown` has changed.
+        They must not block."""
+        self.shown: Proof | None = None  # whether all that quotas limit there is checked; None: they limit nothing
+        self._cluster = cluster
+        self._key = key
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
+        self._wanted = desired
+        self._are_wanted = wanted
+        self._on_enforced = on_enforced
+        self._on_state = on_state
+        self._proven: dict[str, Limits] = {}  # by the quota's uid
+        self._asked = ""  # the webhook that is to refuse canaries
+        self._written: bool | None = None  # it may be there still; None: the leader before may have left it
+        self._keeper: ConfigurationKeeper | None = None
+        self._canary: Canary | None = None
+        self._wake = asyncio.Event()
+
+    def configuration_changed(self) -> None:
+        """What is asked, the CA bundle or the token."""
+        if self._keeper is not None:
+            self._keeper.changed()
+        self._judge()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled. The configuration stays."""
+        stops = [
+            self._quota_cache.on_spec(lambda _name: self.configuration_changed()),
+            self._cluster_cache.on_participants(self.configuration_changed),
+        ]
+        try:
+            while True:
+                self._wake.clear()
+                self._show()
+                if self._takes_part():
+                    self._written = True
+                    await self._keep()
+                    continue
+                if self._written is not False:
+                    self._written = not await self._let_go()
+                await within(self._wake, RETRY_SECONDS if self._written else None)
+        finally:
+            for stop in stops:
+                stop()
+
+    async def _keep(self) -> None:
+        """As long as the cluster takes part."""
+        canary = Canary(self._cluster, self._sample, on_proof=self._judge)
+        keeper = ConfigurationKeeper(
+            self._cluster, self._desired, on_state=self._looked, on_write=canary.look, wanted=self._are_wanted
+        )
+        self._keeper, self._canary = keeper, canary
+        try:
+            (await first_of(keeper.run(), canary.run(), self._until_let_go())).result()
+        finally:
+            self._keeper, self._canary, self._proven = None, None, {}
+
+    @property
+    def absent(self) -> bool:
+        """Nothing is asked there by us."""
+        return self._keeper.absent if self._keeper is not None else self._written is False
+
+    def _sample(self) -> Sample | None:
+        return namespaces.sample_of(self._desired()) if self._are_wanted() else None
+
+    async def _until_let_go(self) -> None:
+        while self._takes_part():
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _let_go(self) -> bool:
+        """False if the configuration may be there still."""
+        try:
+            await self._cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
+        except NotFound:
+            return True
+        except ApiError as error:
+            if self._written is None and isinstance(error, Forbidden):
+                return True  # whoever has no right to it has written none
+            log.warning("webhook configuration left behind", extra={"cluster": self._key, "error": error.message})
+            return False
+        log.info("webhook configuration removed", extra={"cluster": self._key, "configuration": namespaces.NAME})
+        return True
+
+    def _takes_part(self) -> bool:
+        return self._cluster_cache.takes_part(self._key)
+
+    def _quotas(self) -> list[Quota]:
+        return [quota for quota in self._quota_cache.namespace_quotas() if self._cluster_cache.covers(quota, self._key)]
+
+    def _desired(self) -> WebhookConfiguration:
+        return self._wanted(self._quotas())
+
+    def _looked(self) -> None:
+        if self._canary is not None:
+            self._canary.look()
+        self._judge()
+
+    def _judge(self) -> None:
+        self._prove()
+        self._show()
+
+    def _prove(self) -> None:
+        keeper, canary = self._keeper, self._canary
+        if keeper is None or canary is None:
+            return
+        proof = canary.proof
+        quotas = {quota.key.uid: (quota, namespaces.limits_of(quota)) for quota in self._quotas()}
+        sample = self._sample()
+        asked = sample.webhook if sample is not None else ""
+        if asked != self._asked:
+            self._asked = asked
+            canary.forget()
+            self._proven = {uid: limits for uid, limits in self._proven.items() if uid in quotas}
+        if asked and asked == canary.proven:
+            self._proven = {uid: limits for uid, (_, limits) in quotas.items()}
+        works = proof is not None and proof.enforced is not False and self._are_wanted()
+        works = works and keeper.error is None and not keeper.contested
+        for uid, (quota, limits) in quotas.items():
+            enforced = works and self._proven.get(uid) == limits
+            if proof is None and keeper.error is None:
+                continue  # nothing is known yet: what the leader before said stays
+            if self._cluster_cache.tell_proven(namespaces_key(uid, self._key), enforced, quota):
+                self._on_enforced(quota.name)
+
+    def _show(self) -> None:
+        shown = self._found() if self._quotas() else None
+        if shown != self.shown:
+            self.shown = shown
+            self._on_state()
+
+    def _found(self) -> Proof:
+        keeper, proof = self._keeper, self._canary.proof if self._canary is not None else None
+        quotas = self._quotas()
+        if not self._are_wanted():
+            return withdrawal.PROOF
+        if keeper is None:
+            return CONNECTING
+        if keeper.contested:
+            return CONTESTED
+        if keeper.error is not None:
+            return Proof(False, "WebhookMissing", keeper.error)
+        if proof is None or not keeper.in_place:
+            return CONNECTING
+        if not proof.enforced:
+            return proof
+        unproven = [quota.name for quota in quotas if self._proven.get(quota.key.uid) != namespaces.limits_of(quota)]
+        if unproven:
+            return Proof(None, "NotProven", f"no dry run has been refused yet for {some(sorted(unproven))}")
+        return Proof(True, DENIED)

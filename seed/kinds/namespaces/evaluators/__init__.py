@@ -1,0 +1,1 @@
+"""What an object in a namespace costs, as Kubernetes' own quota evaluators have it."""

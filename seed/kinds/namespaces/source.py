@@ -1,0 +1,396 @@
+"""What the seed's leader counts in namespaces: a source for each quota of kind namespaces in each cluster it covers.
+
+A source's sum stays while its cluster cannot be reached, and while something that its quota limits was never listed: it
+is replaced only by a sum of complete lists of the namespaces and of every kind that the quota limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import Unavailable
+from common.kube.controller.reflector import moment
+from common.quota import object_names, resources
+from common.quota.account import Account
+from common.quota.resources import ResourceList
+from common.runtime.unexpected import contained, kept_task
+from common.runtime.waiting import first_of
+from seed.cache.clusters import ClusterCache
+from seed.cache.consumer import Consumer
+from seed.cache.quota import Quota
+from seed.cache.quotas import QuotaCache
+from seed.cache.selected import Exempt
+from seed.cache.source_keys import OWN_API_SERVER, namespaces_key, parse_object
+from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
+from seed.kinds.namespaces.evaluators.namespaced import Terms
+from seed.kinds.namespaces.promise_totals import PromiseTotals
+from seed.kinds.namespaces.totals import ObjectTotals
+from seed.usage.source import NOT_LISTED, Generation, KnownAccounts, ListBarrier, Problem, UsageSource
+
+_IN_DOUBT = (
+    "{} was counted, and its kind is not served any more; that does not prove that it is gone: serve it again. If "
+    "nothing of it is left, create its CustomResourceDefinition, and delete that once it has been counted"
+)
+
+
+class Since(ListBarrier, frozen=True, kw_only=True):
+    """A demand for lists that begin after this moment."""
+
+    moment: int
+
+
+class NamespacedSource:
+    """What one quota's namespaces have in one cluster.
+
+    `_counted` stands behind the sum; `_next`, while there is one, takes its place when all that it needs is listed.
+    """
+
+    def __init__(
+        self,
+        quota: Quota,
+        cluster: str,
+        *,
+        on_change: Callable[[NamespacedSource, bool], None],
+        on_state: Callable[[NamespacedSource], None],
+        unreached: Callable[[str], Problem | None],
+        had: Callable[[Quota, str], ResourceList | None],
+    ) -> None:
+        """`unreached`: why there is no connection to the cluster, as far as that is known. `had`: what the quota's
+        account has of this source; None while that is not known. Then `look` is called once it is."""
+        self.key = namespaces_key(quota.key.uid, cluster)
+        self.cluster = cluster
+        self.consumer = Consumer("", cluster, quota.name)
+        self.problem: Problem | None = None
+        self.lost_at: float | None = None
+        self._quota = quota
+        self._on_change = on_change
+        self._on_state = on_state
+        self._unreached = unreached
+        self._had = had
+        self._objects: ClusterObjects | None = None  # of the connection that there is
+        self._counted: QuotaNamespaces | None = None
+        self._next: QuotaNamespaces | None = None
+        self._nothing = ObjectTotals(Terms(limited=frozenset()))
+
+    @property
+    def totals(self) -> ObjectTotals:
+        return self._counted.totals if self._counted is not None else self._nothing
+
+    @property
+    def in_namespaces(self) -> NamespacedSource:
+        return self
+
+    @property
+    def lacking(self) -> dict[str, list[str]]:
+        """By namespace, what of the quota's promises no core ResourceQuota has."""
+        counted = self._counted
+        if counted is None or not isinstance(counted.totals, PromiseTotals):
+            return {}
+        limited = frozenset(self._quota.limits)
+        found = {name: counted.totals.lacking(name, limited) for name in counted.selected}
+        return {name: lacking for name, lacking in found.items() if lacking}
+
+    @property
+    def counted(self) -> bool:
+        return self._counted is not None
+
+    @property
+    def current(self) -> bool:
+        return self._counted is not None and self._counted.objects is self._objects and self.problem is None
+
+    @property
+    def live(self) -> bool:
+        return self._counted is not None and self._counted.objects is self._objects and self._counted.live
+
+    @property
+    def listed_from(self) -> int:
+        return self._counted.listed_from if self._counted is not None else 0
+
+    @property
+    def namespaces(self) -> list[str] | None:
+        """Those that it counts, without those that are being deleted; None while that is not known."""
+        counted = self._counted
+        if counted is None or counted.objects is not self._objects:
+            return None
+        known = counted.objects.namespaces.store
+        found = ((name, known.get(name)) for name in counted.selected)
+        return [name for name, there in found if there is not None and there.metadata.deletion_timestamp is None]
+
+    def request_relist(self) -> ListBarrier:
+        since = Since(moment=moment())
+        for counting in (self._counted, self._next):
+            if counting is not None:
+                counting.relist()
+        return since
+
+    def listed_since(self, token: ListBarrier) -> bool:
+        assert isinstance(token, Since), "our own token"
+        return self.listed_from > token.moment
+
+    async def listed(self, token: ListBarrier) -> None:
+        assert isinstance(token, Since), "our own token"
+        while not self.listed_since(token):
+            counted = self._counted
+            if counted is None or counted.objects is not self._objects or self.problem is not None:
+                await asyncio.sleep(0.2)
+                continue
+            await asyncio.sleep(0.02)
+            namespaces = counted.objects.namespaces
+            missing = next((found for found in counted.informers if found.listed_from <= token.moment), None)
+            if missing is not None:
+                await missing.next_list(1)
+            elif namespaces.listed_from <= token.moment:
+                with suppress(TimeoutError):
+                    await namespaces.wait_listed(namespaces.lists_completed + 1, 1)
+
+    async def generation(self, namespaced_name: str, uid: str) -> Generation:
+        """The object's resourceVersion as a number: see seed/cache/source_keys.py."""
+        objects = self._objects
+        if objects is None:
+            raise Unavailable(0, "Unavailable", f"cluster {self.cluster} is not connected")
+        kind, namespace, name = parse_object(namespaced_name)
+        latest = self._next or self._counted
+        if latest is not None and latest.objects is objects and kind not in latest.kinds:
+            return None  # the quota limits nothing of it any more: it would never be seen
+        return await objects.generation(self._quota, kind, namespace, name, uid)
+
+    def want(self, quota: Quota, terms: Terms, objects: ClusterObjects | None) -> None:
+        """Counts by these from now on, as soon as all that they need is listed. `objects`: of the connection."""
+        self._quota, self._objects = quota, objects
+        latest = self._next or self._counted
+        if objects is None:
+            self._end_next()
+        elif latest is None or latest.objects is not objects or not _is_same(latest, quota, terms):
+            self._end_next()
+            self._next = QuotaNamespaces(objects, quota, terms, self._changed)
+            objects.add(self._next)
+        self.look()
+
+    def look(self) -> None:
+        """What is listed may have changed, and what cannot be."""
+        if self._next is not None and self._next.listed_from and self._in_doubt(self._next) == "":
+            before, self._counted, self._next = self._counted, self._next, None
+            if before is not None:
+                before.objects.discard(before)
+            self._on_change(self, True)
+            self._on_state(self)
+        problem = self._found_problem()
+        self.lost_at = None if problem is None else self.lost_at or time.monotonic()
+        if problem != self.problem:
+            self.problem = problem
+            self._on_state(self)
+
+    def end(self) -> None:
+        self._end_next()
+        if self._counted is not None:
+            self._counted.objects.discard(self._counted)
+
+    def _changed(self, counting: QuotaNamespaces, freed: bool) -> None:
+        if counting is self._counted:
+            self._on_change(self, freed)
+            if counting.terms.promises:
+                self._on_state(self)  # also a namespace that has nothing is shown
+
+    def _end_next(self) -> None:
+        if self._next is not None:
+            self._next.objects.discard(self._next)
+            self._next = None
+
+    def _in_doubt(self, counting: QuotaNamespaces) -> str | None:
+        """What the account has of kinds that nobody has seen served since: that they are not served, and not defined,
+        does not prove that it is gone. Empty: nothing. None: the account is not known yet."""
+        unseen = counting.unseen
+        had = self._had(self._quota, self.key) if unseen else {}
+        if had is None:
+            return None
+        kept = {
+            name: amount for name, amount in had.items() if amount and not unseen.isdisjoint(object_names.counted(name))
+        }
+        return _IN_DOUBT.format(resources.text(kept)) if kept else ""
+
+    def _found_problem(self) -> Problem | None:
+        if self._objects is None:
+            return self._unreached(self.cluster)
+        latest = self._next or self._counted
+        problems = self._objects.problems(latest.kinds if latest is not None else ())
+        if not problems and latest is not None and latest.untaken:
+            first = next(name for _, name in latest.untaken.values())
+            return Problem(NOT_LISTED, f"{len(latest.untaken)} objects cannot be counted, such as {first}")
+        if not problems and self._next is not None:
+            text = self._in_doubt(self._next)
+            return Problem(NOT_LISTED, text) if text else None
+        if not problems:
+            return None
+        found = next((each for each in problems.values() if each.reason != NOT_LISTED), None)
+        return found or Problem(NOT_LISTED, "; ".join(problems[name].message for name in sorted(problems)))
+
+
+class NamespacedSources(Mapping[str, UsageSource]):
+    """The sources by key. `run()` it while this replica leads, and `follow` each cluster that is connected."""
+
+    def __init__(
+        self,
+        seed: Cluster,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
+        accounts: KnownAccounts,
+        *,
+        on_change: Callable[[UsageSource, bool], None],
+        on_state: Callable[[UsageSource], None],
+        unreached: Callable[[str], Problem | None],
+    ) -> None:
+        self._seed = seed
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
+        self._accounts = accounts
+        self._on_change = on_change
+        self._on_state = on_state
+        self._unreached = unreached
+        self._sources: dict[str, NamespacedSource] = {}
+        self._by_cluster: dict[str, dict[str, NamespacedSource]] = {}  # by key
+        self._objects: dict[str, ClusterObjects] = {}  # of the clusters that are connected
+        self._limited: dict[str, frozenset[str]] = {}  # by quota name
+        self._asked: set[str] = set()  # names of quotas whose accounts are needed and were not there
+        self._wake = asyncio.Event()
+
+    def __getitem__(self, key: str) -> NamespacedSource:
+        return self._sources[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def all(self) -> list[NamespacedSource]:
+        return list(self._sources.values())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        stops = [
+            self._quota_cache.on_spec(lambda _name: self._wake.set()),
+            self._cluster_cache.on_participants(self._wake.set),
+            self._accounts.on_account(self._account_changed),
+        ]
+        own = kept_task("namespaces", lambda: self.follow(OWN_API_SERVER, self._seed), "the seed")
+        try:
+            while True:
+                self._wake.clear()
+                self._adjust()
+                await self._wake.wait()
+        finally:
+            for stop in stops:
+                stop()
+            own.cancel()
+            await asyncio.gather(own, return_exceptions=True)
+            for source in self._sources.values():
+                source.end()
+            self._sources.clear()
+            self._by_cluster.clear()
+
+    async def follow(self, key: str, cluster: Cluster) -> None:
+        """Counts through this connection while the cluster takes part; until cancelled."""
+        changed = asyncio.Event()
+        stop = self._cluster_cache.on_participants(changed.set)
+        try:
+            while True:
+                changed.clear()
+                if not self._cluster_cache.takes_part(key):
+                    await changed.wait()
+                    continue
+                exempt = self._cluster_cache.exempt(key)
+                objects = ClusterObjects(key, cluster, lambda: self.look(key), exempt=exempt)
+                self._objects[key] = objects
+                self._connection_changed(key)
+                try:
+                    ended = await first_of(objects.run(), self._until_left(key, exempt))
+                    ended.result()
+                finally:
+                    if self._objects.get(key) is objects:
+                        del self._objects[key]
+                        self._connection_changed(key)
+        finally:
+            stop()
+
+    def look(self, cluster: str) -> None:
+        """What can be listed there may have changed."""
+        for source in list(self._by_cluster.get(cluster, {}).values()):
+            with contained("namespaces", source.key):
+                source.look()
+
+    async def _until_left(self, key: str, exempt: Exempt) -> None:
+        """Or until other namespaces are exempt."""
+        changed = asyncio.Event()
+        stop = self._cluster_cache.on_participants(changed.set)
+        try:
+            while self._cluster_cache.takes_part(key) and self._cluster_cache.exempt(key) == exempt:
+                changed.clear()
+                await changed.wait()
+        finally:
+            stop()
+
+    def _connection_changed(self, cluster: str) -> None:
+        for source in list(self._by_cluster.get(cluster, {}).values()):
+            quota = self._quota_cache.quota(source.consumer.quota)
+            with contained("namespaces", source.key):
+                if quota is not None:
+                    source.want(quota, self._terms(quota), self._objects.get(cluster))
+
+    def _adjust(self) -> None:
+        wanted: set[str] = set()
+        for quota in self._quota_cache.namespace_quotas():
+            keys = {namespaces_key(quota.key.uid, cluster): cluster for cluster in self._cluster_cache.covered(quota)}
+            wanted |= keys.keys()
+            with contained("namespaces", quota.name):
+                self._limited[quota.name] = self._terms(quota).limited
+            for key, cluster in keys.items():
+                with contained("namespaces", key):
+                    source = self._sources.get(key) or self._made(key, quota, cluster)
+                    source.want(quota, self._terms(quota), self._objects.get(cluster))
+        for key in self._sources.keys() - wanted:
+            source = self._sources.pop(key)
+            del self._by_cluster[source.cluster][key]
+            with contained("namespaces", key):
+                source.end()
+        known = {quota.name for quota in self._quota_cache.namespace_quotas()}
+        self._limited = {name: limited for name, limited in self._limited.items() if name in known}
+
+    def _made(self, key: str, quota: Quota, cluster: str) -> NamespacedSource:
+        source = NamespacedSource(
+            quota,
+            cluster,
+            on_change=self._on_change,
+            on_state=self._on_state,
+            unreached=self._unreached,
+            had=self._had,
+        )
+        self._sources[key] = source
+        self._by_cluster.setdefault(cluster, {})[key] = source
+        return source
+
+    def _terms(self, quota: Quota) -> Terms:
+        """Also what the quota limited once: it is held still, and may be limited again at any moment."""
+        limited = frozenset(quota.limits) | frozenset(self._accounts.granted(quota))
+        return Terms(limited=limited, scopes=quota.scopes, promises=quota.promises)
+
+    def _had(self, quota: Quota, source: str) -> ResourceList | None:
+        used = self._accounts.used(quota, source)
+        if used is None:
+            self._asked.add(quota.name)
+        return used
+
+    def _account_changed(self, name: str, account: Account | None) -> None:
+        if name in self._asked:
+            self._asked.discard(name)
+            self._wake.set()
+        limited = self._limited.get(name)
+        if limited is not None and account is not None and not account.granted.keys() <= limited:
+            self._wake.set()
+
+
+def _is_same(counting: QuotaNamespaces, quota: Quota, terms: Terms) -> bool:
+    return counting.terms == terms and counting.quota.selector == quota.selector

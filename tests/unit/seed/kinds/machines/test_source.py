@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from common.api.types import UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Unavailable
+from common.kube.client.kubeconfig import InvalidKubeconfig, NotReadYet
+from seed.kinds.machines import source as user_cluster
+from seed.kinds.machines.machine_api import MachineApi
+from seed.kinds.machines.source import Source
+from seed.machines.machine_controller import MACHINES
+from seed.usage.source import Taken
+from tests.unit import fake_api_server as fakes
+from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
+from tests.unit.seed_world import nanos, sizing
+
+
+def on_seed() -> UserCluster:
+    """Its Machines are in its own namespace on the seed."""
+    body = {"metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"}, "spec": {"project": "alpha"}}
+    return msgspec.convert(body, UserCluster)
+
+
+class Following:
+    def __init__(self, api: FakeApiServer, source: Source) -> None:
+        self.api = api
+        self.source = source
+        self.changes: list[bool] = []
+
+    async def machine(self, name: str, cpu: str = "8", generation: int = 1) -> str:
+        provider = {"cloudProvider": "fake", "cloudProviderSpec": {"cpu": cpu, "memory": "1Gi", "storage": "1Gi"}}
+        made = await self.api.put(
+            "machines", "alpha", name, metadata={"generation": generation}, spec={"providerSpec": {"value": provider}}
+        )
+        return made["metadata"]["uid"]
+
+
+@asynccontextmanager
+async def following(monkeypatch: pytest.MonkeyPatch, *, held: bool = False) -> AsyncIterator[Following]:
+    """`held`: the first list waits until `api.page_hook` is called off by setting `release`."""
+    monkeypatch.setitem(fakes.PLURALS, "machines", ("cluster.k8s.io/v1alpha1", "Machine"))
+    async with fake_api_server() as api:
+        if held:
+            api.release = asyncio.Event()
+
+            async def hold(request: web.Request) -> None:
+                stale = await api.list(request, "machines", "alpha")
+                await api.release.wait()
+                return stale
+
+            api.answers.append(hold)
+        cluster = api.cluster()
+        found: list[Following] = []
+        source = Source(
+            cluster,
+            on_seed(),
+            on_change=lambda _source, freed: found[0].changes.append(freed),
+            on_state=lambda _source: None,
+            sizing=sizing(),
+        )
+        found.append(Following(api, source))
+        try:
+            yield found[0]
+        finally:
+            await source.stop()
+            await cluster.close()
+
+
+async def test_machines_are_followed_and_changes_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current)
+        assert there.changes == [True]
+        await there.machine("a")
+        await eventually(lambda: there.source.totals.used.get("cpu") == nanos("cpu=8")["cpu"])
+        await there.api.remove("machines", "alpha", "a")
+        await eventually(lambda: there.changes == [True, False, True])
+        assert there.source.totals.used == {}
+
+
+async def test_a_demanded_list_begins_after_the_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current)
+        token = there.source.request_relist()
+        assert not there.source.listed_since(token)
+        async with asyncio.timeout(30):
+            await there.source.listed(token)
+        assert there.api.lists == 2
+        assert there.source.listed_since(token)
+
+
+async def test_a_first_list_that_is_under_way_is_not_the_one_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch, held=True) as there:
+        await eventually(lambda: there.api.lists == 1)
+        token = there.source.request_relist()
+        await there.machine("a")  # after that list began, and before it is complete
+        there.api.release.set()
+        async with asyncio.timeout(30):
+            await there.source.listed(token)
+        assert there.api.lists == 2
+        assert there.source.totals.used["cpu"] == nanos("cpu=8")["cpu"]
+
+
+async def test_a_fresh_read_tells_the_generation_or_that_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current)
+        uid = await there.machine("a", generation=3)
+        assert await there.source.generation("alpha/a", uid) == 3
+        assert await there.source.generation("alpha/a", "another one under its name") is Taken.TAKEN
+        await there.api.remove("machines", "alpha", "a")
+        assert await there.source.generation("alpha/a", uid) is None
+
+
+async def test_an_api_that_is_not_served_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers 404, as for a Machine that does not exist: that must not release its reservation."""
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current and there.api.watches)  # which would take the prepared answer
+
+        async def not_served(_request: web.Request) -> web.Response:
+            return web.Response(status=404, text="404 page not found")
+
+        async def unknown_type(_request: web.Request) -> web.Response:
+            return status(404, "NotFound", "the server could not find the requested resource")
+
+        for answer in (not_served, unknown_type):
+            there.api.answers.append(answer)
+            with pytest.raises(ApiError):
+                await there.source.generation("alpha/a", "uid")
+
+
+async def test_without_a_connection_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with following(monkeypatch) as there:
+        await eventually(lambda: there.source.current)
+        await there.source.stop()
+        with pytest.raises(Unavailable, match="alpha/c1 is not connected"):
+            await there.source.generation("alpha/a", "uid")
+
+
+async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(user_cluster, "LIST_SECONDS", 0.2)
+    monkeypatch.setitem(fakes.PLURALS, "secrets", ("v1", "Secret"))
+    body = {
+        "metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"},
+        "spec": {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}},
+    }
+    states: list[str] = []
+
+    def state(source: Source) -> None:
+        states.append(f"{source.problem.reason}: {source.problem.message}" if source.problem is not None else "")
+
+    async def forbidden(_request: web.Request) -> web.Response:
+        return status(403, "Forbidden", "secrets is forbidden")
+
+    async with fake_api_server() as api:
+        api.answers += [forbidden] * 2
+        cluster = api.cluster()
+        source = Source(
+            cluster,
+            msgspec.convert(body, UserCluster),
+            on_change=lambda _source, _freed: None,
+            on_state=state,
+            sizing=sizing(),
+        )
+        try:
+            await eventually(lambda: bool(states))
+            assert states[0].startswith("Unauthorized: secret alpha/c1, key kubeconfig: cannot be read: ")
+            assert "secrets is forbidden; bind the role of charts/rbac/seed-namespace.yaml in that" in states[0]
+            await eventually(lambda: "does not exist" in states[-1])  # the role was bound
+        finally:
+            await source.stop()
+            await cluster.close()
+
+
+async def test_a_kubeconfig_that_was_not_read_in_time_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_cluster, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setitem(fakes.PLURALS, "secrets", ("v1", "Secret"))
+    body = {
+        "metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"},
+        "spec": {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}},
+    }
+    reads: list[str] = []
+
+    async def of_tenant(text: str, **_more: object) -> Cluster:
+        reads.append(text)
+        raise NotReadYet("kubeconfig was not read: not done within 30 s") if len(reads) < 3 else InvalidKubeconfig("no")
+
+    monkeypatch.setattr(MachineApi, "of_tenant", of_tenant)
+    async with fake_api_server() as api:
+        await api.put("secrets", "alpha", "c1", data={"kubeconfig": base64.b64encode(b"text").decode()})
+        cluster = api.cluster()
+        source = Source(
+            cluster,
+            msgspec.convert(body, UserCluster),
+            on_change=lambda _source, _freed: None,
+            on_state=lambda _source: None,
+            sizing=sizing(),
+        )
+        try:
+            await eventually(lambda: len(reads) == 3)
+            await asyncio.sleep(0.2)
+            assert reads == ["text"] * 3, "what cannot be used waits for another Secret"
+        finally:
+            await source.stop()
+            await cluster.close()
+
+
+async def test_machines_that_take_too_much_are_not_read_and_the_last_count_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(user_cluster, "MACHINES", replace(MACHINES, most=20_000))
+    async with following(monkeypatch) as there:
+        await there.machine("a")
+        await eventually(lambda: there.source.current and there.source.totals.used.get("cpu") == nanos("cpu=8")["cpu"])
+        for number in range(20):
+            await there.api.put("machines", "alpha", f"m{number}", metadata={"annotations": {"a": "x" * 5000}})
+        await eventually(lambda: there.source.problem is not None)
+        problem = there.source.problem
+        assert problem is not None and problem.reason == "MachinesUnreadable"
+        assert "machines take more than" in problem.message
+        assert not there.source.current
+        assert there.source.totals.used["cpu"] == nanos("cpu=8")["cpu"]

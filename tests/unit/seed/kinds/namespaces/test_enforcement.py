@@ -1,0 +1,198 @@
+"""What is said of the webhook for namespaces in a cluster, and what becomes of one that an earlier leader left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError, Cause, Forbidden, NotFound, Unavailable
+from seed.admission import denial
+from seed.cache.quota import Quota
+from seed.cache.selected import Exempt
+from seed.kinds.namespaces import configuration as namespaces
+from seed.kinds.namespaces import enforcement as module
+from seed.kinds.namespaces.enforcement import NamespacedWebhook
+from seed.registration import probe
+from seed.registration.configuration import WebhookConfiguration, WebhookServer
+from seed.registration.health import Proof
+from tests.unit.fake_api_server import eventually
+from tests.unit.namespaces_world import ANN, World
+
+CLUSTER = "alpha/c1"
+
+
+class Server:
+    def __init__(self, answer: ApiError | None) -> None:
+        self.answer = answer
+        self.deletes = 0
+
+    async def delete(self, _resource: object, name: str) -> None:
+        assert name == "seedquota-namespaces"
+        self.deletes += 1
+        if self.answer is not None:
+            raise self.answer
+
+
+def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
+    server = WebhookServer(base_url="https://seed.example.com", token=lambda _kind: "token", ca_bundle=b"CA")
+    return namespaces.desired(quotas, server, "uid", exempt=Exempt())
+
+
+class Site:
+    def __init__(self, server: Server | None = None) -> None:
+        self.world = World()
+        self.states: list[str] = []
+        self.wanted = True
+        self.webhook = NamespacedWebhook(
+            cast(Cluster, server),
+            CLUSTER,
+            self.world.quotas,
+            self.world.clusters,
+            desired,
+            wanted=lambda: self.wanted,
+            on_enforced=lambda _name: None,
+            on_state=lambda: self.states.append(self.said()),
+        )
+
+    def said(self) -> str:
+        shown = self.webhook.shown
+        return "" if shown is None else f"{shown.enforced} {shown.reason}"
+
+    def finds(self, proof: Proof | None, *, proven: bool = True, **keeper: Any) -> str:
+        """What the keeper and the canary see."""
+        sample = self.webhook._sample()
+        defaults = {"contested": False, "error": None, "in_place": True}
+        self.webhook._keeper = cast(Any, SimpleNamespace(**{**defaults, **keeper}))
+        name = sample.webhook if sample is not None and proven else ""
+        self.webhook._canary = cast(
+            Any, SimpleNamespace(proof=proof, proven=name, look=lambda: None, forget=lambda: None)
+        )
+        self.webhook._judge()
+        return self.said()
+
+
+DENIED = Proof(True, "CanaryDenied")
+
+
+def test_it_says_that_all_is_checked_only_once_a_dry_run_has_proven_it_for_every_quota() -> None:
+    site = Site()
+    assert site.finds(None) == "", "it takes no part"
+    site.world.cluster("c1")
+    assert site.finds(None) == "", "no quota limits anything there"
+    site.world.quota("ann", selector={"matchLabels": ANN})
+    assert site.finds(None) == "None Connecting"
+    assert site.finds(DENIED, in_place=False) == "None Connecting"
+    assert site.finds(Proof(None, "NotProven"), proven=False) == "None NotProven"
+    assert site.finds(DENIED) == "True CanaryDenied"
+    site.world.quota("bob", {"services": "1"}, selector={"matchLabels": {"owner": "bob"}})
+    assert site.finds(DENIED, proven=False) == "None NotProven"
+    assert site.webhook.shown is not None and "bob" in site.webhook.shown.message
+    assert site.finds(DENIED) == "True CanaryDenied"
+    assert site.finds(Proof(False, "NotServing")) == "False NotServing"
+    assert site.finds(DENIED, error="may not") == "False WebhookMissing"
+    assert site.finds(DENIED, contested=True) == "False WebhookContested"
+    site.wanted = False
+    assert site.finds(DENIED) == "False Uninstalled"
+    site.world.cluster("c1", "Disabled")
+    assert site.finds(DENIED) == ""
+    assert site.states[:2] == ["None Connecting", "None NotProven"], "only what is new is told"
+
+
+@asynccontextmanager
+async def running(site: Site) -> AsyncIterator[None]:
+    task = asyncio.create_task(site.webhook.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("answer", [None, NotFound(404, "NotFound", ""), Forbidden(403, "Forbidden", "")])
+async def test_what_an_earlier_leader_left_where_the_cluster_takes_no_part_is_removed_once(
+    answer: ApiError | None,
+) -> None:
+    server = Server(answer)
+    site = Site(server)
+    assert not site.webhook.absent, "it may be there"
+    async with running(site):
+        await eventually(lambda: site.webhook.absent)
+        site.webhook.configuration_changed()
+        await asyncio.sleep(0.02)
+    assert server.deletes == 1
+
+
+async def test_while_it_cannot_be_removed_it_is_named_as_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+    server = Server(Unavailable(0, "Unavailable", "no answer"))
+    site = Site(server)
+    async with running(site):
+        await eventually(lambda: server.deletes >= 2)
+        assert not site.webhook.absent
+        server.answer = None
+        await eventually(lambda: site.webhook.absent)
+
+
+class Answering:
+    """An API server that refuses the canaries of the configuration that it has, when it is let."""
+
+    name = "c1"
+
+    def __init__(self, site: Callable[[], Site]) -> None:
+        self.site = site
+        self.asked = 0
+        self.go = asyncio.Event()
+
+    async def request(self, *_what: object, **_more: object) -> bytes:
+        self.asked += 1
+        sample = self.site().webhook._sample()
+        assert sample is not None
+        await self.go.wait()
+        cause = denial.canary().causes[0]
+        text = f'admission webhook "{sample.webhook}" denied the request'
+        raise Forbidden(403, "Forbidden", text, None, (Cause(cause.reason, cause.message, cause.field),))
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_a_quota_that_comes_where_an_equal_one_went_is_proven_anew(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration may have been removed in between, and not be back yet."""
+    monkeypatch.setattr(probe, "TAKES_UP", 0.0)
+    server = Answering(lambda: site)
+    site = Site()
+    site.world.cluster("c1")
+    site.world.quota("ann", selector={"matchLabels": ANN})
+    canary = probe.Canary(cast(Cluster, server), site.webhook._sample, on_proof=site.webhook._judge)
+    site.webhook._canary = canary
+    site.webhook._keeper = cast(Any, SimpleNamespace(contested=False, error=None, in_place=True, changed=lambda: None))
+    site.webhook.configuration_changed()
+    running = asyncio.create_task(canary.run())
+    try:
+        canary.look()
+        await eventually(lambda: server.asked == 1)
+        if when == "before":
+            server.go.set()
+            await eventually(lambda: site.said() == "True CanaryDenied")
+            server.go.clear()
+        site.world.remove("ann")
+        site.webhook.configuration_changed()
+        site.world.quota("bob", selector={"matchLabels": ANN})
+        site.webhook.configuration_changed()
+        assert not site.said().startswith("True")
+        if when == "meanwhile":
+            server.go.set()
+            await eventually(lambda: canary.proof is not None)
+            assert canary.proven == "", "it was sent before"
+        canary.look()
+        server.go.set()
+        await eventually(lambda: site.said() == "True CanaryDenied")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
