@@ -36,7 +36,9 @@ _BY_MASTER = {
 }
 _BY_SEED = {
     "Seed": ("seed/registration/health.py",),
-    "UserCluster": tuple(f"seed/{name}/*.py" for name in ("controllers", "usage", "registration", "sizing", "cache")),
+    "UserCluster": tuple(
+        f"seed/{name}/*.py" for name in ("controllers", "kinds/*", "usage", "registration", "sizing", "cache")
+    ),
 }
 
 

@@ -42,10 +42,10 @@ from tests.unit.fake_api_server import eventually
 from tests.unit.namespaces_world import ANN
 from tests.unit.odd_errors import odd_errors
 from tests.unit.seed.accounts.test_usage_writer import KEY, FakeSource, leading, reserve, use
+from tests.unit.seed.kinds.machines import test_cluster_api_source as on_cluster_api
 from tests.unit.seed.kinds.machines.test_source import following
 from tests.unit.seed.kinds.machines.test_totals import machine
 from tests.unit.seed.kinds.namespaces.test_source import followed
-from tests.unit.seed.usage import test_cluster_api as on_cluster_api
 from tests.unit.seed_world import PROJECT, nanos
 
 OTHER = f"{PROJECT}/c2"

@@ -30,6 +30,7 @@ from seed.providers.size import CredentialsMissing, CredentialsRejected, Flavour
 from seed.sizing.sizer import Sizing
 from tests.unit.fake_api_server import within
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, fake_cloud, hang, machine
+from tests.unit.seed.kinds.machines import test_sizes as aws
 from tests.unit.seed.providers import test_alibaba as alibaba
 from tests.unit.seed.providers import test_azure as azure
 from tests.unit.seed.providers import test_digitalocean as digitalocean
@@ -40,7 +41,6 @@ from tests.unit.seed.providers import test_linode as linode
 from tests.unit.seed.providers import test_openstack as openstack
 from tests.unit.seed.providers import test_scaleway as scaleway
 from tests.unit.seed.providers import test_vultr as vultr
-from tests.unit.seed.webhooks import test_machine_sizes as aws
 
 CLUSTER = msgspec.convert(
     {"metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"}, "spec": {"project": "alpha"}}, UserCluster

@@ -12,6 +12,7 @@ import pytest
 from seed import size_command
 from seed.providers import CLOUDS, PROVIDERS
 from tests.unit.fake_cloud import Handler, fake_cloud
+from tests.unit.seed.kinds.machines import test_sizes as ec2
 from tests.unit.seed.providers import test_alibaba as alibaba
 from tests.unit.seed.providers import test_aws as aws
 from tests.unit.seed.providers import test_azure as azure
@@ -22,7 +23,6 @@ from tests.unit.seed.providers import test_linode as linode
 from tests.unit.seed.providers import test_openstack as openstack
 from tests.unit.seed.providers import test_scaleway as scaleway
 from tests.unit.seed.providers import test_vultr as vultr
-from tests.unit.seed.webhooks import test_machine_sizes as ec2
 
 PAGE = (Path(__file__).parents[4] / "docs" / "providers.md").read_text()
 EXAMPLES = re.findall(r"^### (\S+)\n.*?^```yaml\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
