@@ -23,6 +23,7 @@ FOOTPRINT = "unit/seed/machines/test_footprint.py"
 HOSTILE = "integration/installed/test_hostile.py"
 API_CLIENT = "unit/common/kube/client/test_api_client.py"
 BOUNDS = "unit/common/kube/client/test_bounds.py"
+TLS = "unit/common/kube/client/test_tls.py"
 PEM = "unit/common/kube/client/test_bounded_pem.py"
 NETWORKS = "unit/common/kube/client/test_networks.py"
 THREADS = "unit/common/kube/client/test_tenant_threads.py"
@@ -85,7 +86,15 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "fuzz/test_hostile_api.py::test_a_hostile_api_server_keeps_nobody_else_waiting",
     ),
     "a TLS server that chooses a key exchange": (
-        "unit/common/kube/client/test_tls.py::test_no_finite_field_is_offered_to_hosts_that_tenants_choose",
+        f"{TLS}::test_no_finite_field_is_offered_to_hosts_that_tenants_choose",
+    ),
+    "a TLS server with a chain of 60 certificates": (
+        f"{TLS}::test_a_server_s_handshake_is_bounded",
+        f"{TLS}::test_all_that_comes_before_the_end_of_a_handshake_is_counted",
+    ),
+    "... with that chain in the kubeconfig": (
+        f"{TLS}::test_a_chain_ends_at_what_the_kubeconfig_trusts",
+        f"{TLS}::test_no_finite_field_is_offered_to_hosts_that_tenants_choose",
     ),
     "a page of a list with millions": (
         f"{BOUNDS}::test_a_page_has_no_more_objects_than_were_asked_for",

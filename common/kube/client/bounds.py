@@ -2,6 +2,7 @@
 
 | of | at most |
 |---|---|
+| the server's side of a TLS handshake | 16 KiB |
 | one head, with all that comes before it | 64 KiB, in it 8 interim answers (1xx), 128 fields of 8 KiB |
 | what is no body: framing, extensions, trailers | as much as the body, and 1 MiB |
 | one page of a list, one event of a watch, and each other answer | 8 MiB |
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 
 from common.kube.client.errors import TooLarge
 
+MAX_HANDSHAKE = 16 * 1024  # chains of API servers and clouds have 3 to 8 KiB
 MAX_HEAD = 64 * 1024
 MAX_INTERIM = 8
 MAX_OVERHEAD = 1024 * 1024
