@@ -32,7 +32,8 @@ help:
 	@echo "make fmt          format the code"
 	@echo "make bench        measure; nothing here passes or fails on a time"
 	@echo "make fuzz         EXAMPLES=5000 inputs that are almost right for each reader of what comes from outside;"
-	@echo "                  MINUTES=15 of a tenant's hostile API server against a real agent, by SEED=1"
+	@echo "                  MINUTES=15 of a tenant's hostile API server against a real agent, and as long of a"
+	@echo "                  seed's against the master, by SEED=1"
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
 	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters, ONLY=containers"
@@ -87,7 +88,7 @@ bench: $(STAMP)
 	@$(BIN)/python -m devcluster build
 	@$(BIN)/python -m tests.bench
 
-# A few minutes, and then MINUTES of a hostile API server; `make test` tries some of each.
+# A few minutes, and then MINUTES of each hostile API server; `make test` tries some of each.
 fuzz: $(STAMP)
 	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 tests/fuzz --ignore=tests/fuzz/test_hostile_api.py
 	@$(BIN)/python -m devcluster build

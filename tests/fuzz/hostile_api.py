@@ -1,4 +1,4 @@
-"""A tenant's API server, in a process of its own: a real one, whose answers it spoils. `Orders` as JSON on stdin.
+"""A hostile API server, in a process of its own: a real one, whose answers it spoils. `Orders` as JSON on stdin.
 
 The n-th answer is spoilt by chance, from the seed and n. SIGUSR1 lets it begin: until then all answers are as they are.
 """
@@ -310,7 +310,10 @@ class Server:
 
     async def _lines(self, real: aiohttp.ClientResponse, chance: random.Random, spoilt: bool) -> AsyncIterator[bytes]:
         async for line in real.content:
-            yield mangled(line, chance) if spoilt and chance.random() < 0.5 else line
+            if not spoilt or chance.random() < 0.5:
+                yield line
+            else:
+                yield mangled(line, chance) if chance.random() < 0.5 else replaced(line, chance) + b"\n"
 
 
 async def main(orders: Orders) -> None:

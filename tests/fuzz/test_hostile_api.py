@@ -1,13 +1,15 @@
-"""A hostile API server of a tenant, against the real agent of a seed with two user clusters.
+"""A hostile API server against a real program: of a tenant against a seed's agent, and of a seed against the master.
 
-The other one's webhook answers as before, no stall is long, the memory is bounded, and the agent goes on to run.
-MINUTES and SEED say for how long and which: `make fuzz MINUTES=30 SEED=7` runs one again.
+The agent's webhook answers another user cluster as before, and the master's changes reach another seed as before. No
+stall is long, the memory is bounded, and the program goes on to run. MINUTES and SEED say for how long and which:
+`make fuzz MINUTES=30 SEED=7` runs one again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 import os
 import re
@@ -15,9 +17,10 @@ import signal
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -26,7 +29,8 @@ import pytest
 import yaml
 
 from devcluster import certificates, manifests
-from devcluster.install import SEED_USER, Installation, Program
+from devcluster.controlplane import ApiServer
+from devcluster.install import GROUP_PATH, MASTER_USER, NAMESPACE, SEED_USER, Installation, Program
 from devcluster.network import free_port
 from devcluster.objects import API, CHARTS, quota, secret
 from devcluster.observe import percentile
@@ -41,7 +45,10 @@ QUIET_SECONDS = 8.0
 NOISE_SECONDS = 0.02 if ALONE else 0.2  # of the other's p99, which a busy machine takes by itself
 STALL = 0.1 if ALONE else 1.0
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-machines"
-HOSTILE, VICTIM, PROJECT = "hostile", "user-1", "alpha"
+HOSTILE, VICTIM, PROJECT, QUOTA = "hostile", "user-1", "alpha", "fuzz"
+GOOD_SEED, BAD_SEED = "seed-1", "seed-2"
+
+_limits = itertools.count(100_001)
 
 pytestmark = pytest.mark.integration
 
@@ -70,49 +77,54 @@ async def look(agent: Program) -> Metrics:
     return Metrics(*map(of, names))
 
 
-def memory_limit() -> int:
-    values = yaml.safe_load((CHARTS / "seedquota-seed" / "values.yaml").read_text())
+def memory_limit(program: str) -> int:
+    """Bytes, as the chart of the program has it."""
+    values = yaml.safe_load((CHARTS / program / "values.yaml").read_text())
     size = str(values["resources"]["limits"]["memory"])
     assert size.endswith("Gi")
     return int(size[:-2]) * 2**30
 
 
+@dataclass(frozen=True)
+class Spoiler:
+    """`kubeconfig` leads to it. `log`: see `Orders`."""
+
+    process: asyncio.subprocess.Process
+    kubeconfig: str
+    log: Path
+
+    def begin(self) -> None:
+        self.process.send_signal(signal.SIGUSR1)
+
+    def answers(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
 @asynccontextmanager
-async def hostile(installed: Installation, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """One more user cluster, behind what spoils its answers. It is counted, and nothing is spoilt yet."""
-    await installed.start_user_cluster(HOSTILE)
-    real = installed._plane.cluster(HOSTILE)
+async def spoiling(real: ApiServer, user: str, directory: Path) -> AsyncIterator[Spoiler]:
+    """The way to a real API server, as that user, by way of what spoils its answers. Nothing is spoilt yet."""
     serving = certificates.serving(HOSTILE, "127.0.0.1")
     files = directory / "hostile.crt", directory / "hostile.key"
     for file, content in zip(files, (serving.certificate, serving.key), strict=True):
         file.write_text(content)
-    port = free_port()
-    orders = Orders(SEED, port, str(files[0]), str(files[1]), real.url, real.ca, str(directory / "answers.log"))
+    port, log = free_port(), directory / "answers.log"
+    orders = Orders(SEED, port, str(files[0]), str(files[1]), real.url, real.ca, str(log))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.fuzz.hostile_api", stdin=asyncio.subprocess.PIPE
     )
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(orders))
     process.stdin.close()
-    try:
-        kubeconfig = json.dumps(
-            {
-                "current-context": "c",
-                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                "clusters": [{"name": "c", "cluster": reached(port, serving.ca)}],
-                "users": [{"name": "u", "user": {"token": real.tokens[SEED_USER]}}],
-            }
-        )
-        cluster = {
-            "apiVersion": API,
-            "kind": "UserCluster",
-            "metadata": {"name": HOSTILE, "namespace": PROJECT},
-            "spec": {"project": PROJECT, "kubeconfigSecretRef": {"name": HOSTILE}},
+    kubeconfig = json.dumps(
+        {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": reached(port, serving.ca)}],
+            "users": [{"name": "u", "user": {"token": real.tokens[user]}}],
         }
-        seed = installed.cluster("seed-1")
-        await manifests.apply(seed, [secret(HOSTILE, PROJECT, kubeconfig), cluster])
-        await installed._holds(seed, f"namespaces/{PROJECT}/userclusters/{HOSTILE}", "Ready")
-        yield process
+    )
+    try:
+        yield Spoiler(process, kubeconfig, log)
         assert process.returncode is None, "it goes on until it is ended"
     finally:
         if process.returncode is None:
@@ -123,6 +135,37 @@ async def hostile(installed: Installation, directory: Path) -> AsyncIterator[asy
 def reached(port: int, ca: str) -> dict[str, str]:
     authority = base64.b64encode(ca.encode()).decode()
     return {"server": f"https://127.0.0.1:{port}", "certificate-authority-data": authority}
+
+
+@asynccontextmanager
+async def hostile_tenant(installed: Installation, directory: Path) -> AsyncIterator[Spoiler]:
+    """One more user cluster. It is counted."""
+    await installed.start_user_cluster(HOSTILE)
+    async with spoiling(installed._plane.cluster(HOSTILE), SEED_USER, directory) as spoiler:
+        cluster = {
+            "apiVersion": API,
+            "kind": "UserCluster",
+            "metadata": {"name": HOSTILE, "namespace": PROJECT},
+            "spec": {"project": PROJECT, "kubeconfigSecretRef": {"name": HOSTILE}},
+        }
+        seed = installed.cluster("seed-1")
+        await manifests.apply(seed, [secret(HOSTILE, PROJECT, spoiler.kubeconfig), cluster])
+        await installed._holds(seed, f"namespaces/{PROJECT}/userclusters/{HOSTILE}", "Ready")
+        yield spoiler
+
+
+@asynccontextmanager
+async def hostile_seed(installed: Installation, directory: Path) -> AsyncIterator[Spoiler]:
+    """The master is connected to the second seed by another way than before."""
+    async with spoiling(installed.cluster(BAD_SEED), MASTER_USER, directory) as spoiler:
+        await manifests.apply(installed.master, [secret(BAD_SEED, NAMESPACE, spoiler.kubeconfig)])
+
+        async def used() -> None:
+            assert spoiler.answers()
+
+        await until(used, 30)
+        await installed._holds(installed.master, f"seeds/{BAD_SEED}", "Connected")
+        yield spoiler
 
 
 async def webhook_p99(installed: Installation, seconds: float) -> float:
@@ -145,33 +188,83 @@ async def webhook_p99(installed: Installation, seconds: float) -> float:
     return percentile(sorted(took), 99)
 
 
+async def sync_p99(installed: Installation, seconds: float) -> float:
+    """Seconds from a quota's change on the master until the good seed has it."""
+    path = f"{GROUP_PATH}/resourcequotas"
+    took: list[float] = []
+    end = time.monotonic() + seconds
+    seed = installed.cluster(GOOD_SEED)
+    forever = aiohttp.ClientTimeout(total=None, sock_read=60)
+    async with (
+        installed.master.session() as master,
+        seed.session() as there,
+        there.get(f"{path}?watch=1&fieldSelector=metadata.name%3D{QUOTA}", timeout=forever) as copies,
+    ):
+        while time.monotonic() < end:
+            limit = str(next(_limits))
+            started = time.monotonic()
+            patch = {"spec": {"quota": {"cpu": limit}}}
+            headers = {"Content-Type": "application/merge-patch+json"}
+            async with master.patch(f"{path}/{QUOTA}", data=json.dumps(patch), headers=headers) as answer:
+                assert answer.status == 200, await answer.text()
+            async for line in copies.content:
+                if json.loads(line)["object"]["spec"]["quota"]["cpu"] == limit:
+                    break
+            took.append(time.monotonic() - started)
+            await asyncio.sleep(0.01)
+    return percentile(sorted(took), 99)
+
+
+async def besieged(
+    program: Program, spoiler: Spoiler, p99: Callable[[float], Awaitable[float]], what: str, most_memory: int
+) -> None:
+    """What `p99` measures for so many seconds, of somebody else, is as it was before."""
+    await until(lambda: p99(2.0), 30)
+    quiet, before = await p99(QUIET_SECONDS), await look(program)
+    spoiler.begin()
+    loud, most, stall = 0.0, before.memory, 0.0
+    end = time.monotonic() + 60 * MINUTES
+    while time.monotonic() < end:
+        loud = max(loud, await p99(min(10.0, 60 * MINUTES)))
+        seen = await look(program)
+        assert seen.started == before.started, f"{program.name} was started again"
+        most, stall = max(most, seen.memory), max(stall, seen.stall)
+    spoilt = sum(not line.endswith(" -") for line in spoiler.answers())
+    print(
+        f"seed {SEED}: {what} {quiet * 1000:.1f} ms quiet, {loud * 1000:.1f} ms loud; longest stall "
+        f"{before.stall * 1000:.0f} ms before, {stall * 1000:.0f} ms in all; memory "
+        f"{before.memory / 2**20:.0f} MiB before, {most / 2**20:.0f} MiB at most; "
+        f"{spoilt} answers were spoilt, see {spoiler.log}"
+    )
+    assert loud <= 3 * max(quiet, NOISE_SECONDS)
+    assert stall <= max(STALL, 2 * before.stall)
+    assert most < most_memory
+    assert spoilt > 10
+
+
+def unexpected(installed: Installation) -> list[str]:
+    return [line for line in installed.complaints() if "Traceback" in line or '"level":"error"' in line]
+
+
 async def test_a_hostile_api_server_keeps_nobody_else_waiting(tmp_path: Path) -> None:
     async with Installation(tmp_path, seeds=1) as installed:
-        await manifests.apply(installed.master, [quota("fuzz", PROJECT, {"cpu": "100000"})])
-        await installed.enforced("fuzz")
+        await manifests.apply(installed.master, [quota(QUOTA, PROJECT, {"cpu": "100000"})])
+        await installed.enforced(QUOTA)
         agent = installed.programs["seedquota-seed-1"]
-        async with hostile(installed, tmp_path) as process:
-            await until(lambda: webhook_p99(installed, 2.0), 30)
-            quiet, before = await webhook_p99(installed, QUIET_SECONDS), await look(agent)
-            process.send_signal(signal.SIGUSR1)
-            loud, most, stall = 0.0, before.memory, 0.0
-            end = time.monotonic() + 60 * MINUTES
-            while time.monotonic() < end:
-                loud = max(loud, await webhook_p99(installed, min(10.0, 60 * MINUTES)))
-                seen = await look(agent)
-                assert seen.started == before.started, "the agent was started again"
-                most, stall = max(most, seen.memory), max(stall, seen.stall)
-            answers = (tmp_path / "answers.log").read_text().splitlines()
-            spoilt = sum(not line.endswith(" -") for line in answers)
-            print(
-                f"seed {SEED}: the other's p99 {quiet * 1000:.1f} ms quiet, {loud * 1000:.1f} ms loud; longest stall "
-                f"{before.stall * 1000:.0f} ms before, {stall * 1000:.0f} ms in all; memory "
-                f"{before.memory / 2**20:.0f} MiB before, {most / 2**20:.0f} MiB at most; "
-                f"{spoilt} answers were spoilt, see {tmp_path}/answers.log"
+        async with hostile_tenant(installed, tmp_path) as spoiler:
+            await besieged(
+                agent, spoiler, partial(webhook_p99, installed), "the other's p99", memory_limit("seedquota-seed")
             )
-            assert loud <= 3 * max(quiet, NOISE_SECONDS)
-            assert stall <= max(STALL, 2 * before.stall)
-            assert most < memory_limit()
-            assert spoilt > 10
-        unexpected = [line for line in installed.complaints() if "Traceback" in line or '"level":"error"' in line]
-        assert not unexpected
+        assert not unexpected(installed)
+
+
+async def test_a_hostile_seed_keeps_no_other_seed_waiting(tmp_path: Path) -> None:
+    async with Installation(tmp_path, seeds=2) as installed:
+        await manifests.apply(installed.master, [quota(QUOTA, PROJECT, {"cpu": "100000"})])
+        await installed.enforced(QUOTA)
+        master = installed.programs["seedquota-master"]
+        async with hostile_seed(installed, tmp_path) as spoiler:
+            await besieged(
+                master, spoiler, partial(sync_p99, installed), "the other's p99", memory_limit("seedquota-master")
+            )
+        assert not unexpected(installed)
