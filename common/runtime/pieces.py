@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Generator, Iterable
+from contextvars import ContextVar
 from typing import TypeVar
 
 PIECE_SECONDS = 0.005
 
 T = TypeVar("T")
+
+_of_others: ContextVar[float] = ContextVar("of_others", default=0.0)
+
+
+def own_time() -> float:
+    """Seconds, of a clock that stands still while others run between the pieces of this task."""
+    return time.monotonic() - _of_others.get()
 
 
 class _OthersFirst:
@@ -21,7 +29,9 @@ async def in_pieces(items: Iterable[T]) -> AsyncIterator[T]:
     """Each of them. Others run after each PIECE_SECONDS."""
     until = time.monotonic() + PIECE_SECONDS
     for item in items:
-        if time.monotonic() >= until:
+        if (paused := time.monotonic()) >= until:
             await _OthersFirst()
-            until = time.monotonic() + PIECE_SECONDS
+            now = time.monotonic()
+            _of_others.set(_of_others.get() + now - paused)
+            until = now + PIECE_SECONDS
         yield item

@@ -83,6 +83,8 @@ STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_
 PROVEN: dict[str, tuple[str, ...]] = {
     "valid events in all watches": (
         f"{BOUNDS}::test_valid_events_without_a_pause_take_their_share_of_the_event_loop",
+        f"{BOUNDS}::test_only_who_uses_much_of_the_event_loop_pauses",
+        f"{BOUNDS}::test_api_servers_that_others_run_have_that_share",
         "fuzz/test_hostile_api.py::test_a_hostile_api_server_keeps_nobody_else_waiting",
     ),
     "a TLS server that chooses a key exchange": (

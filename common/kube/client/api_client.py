@@ -6,7 +6,6 @@ whether asking again is right.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -25,6 +24,7 @@ from common.kube.client.reach import Reach, RequestHook
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, by_name, read_page
 from common.kube.client.transport import new_session
 from common.kube.client.watch import T, WatchStream
+from common.runtime.pieces import own_time
 
 __all__ = ["BROKEN", "MERGE_PATCH", "METADATA", "Cluster", "RequestHook"]
 
@@ -67,7 +67,7 @@ class Cluster(Connection):
         `name`: of the user cluster, as namespace/name.
         """
         access = await kubeconfig.of_tenant(text, name, reach.networks)
-        return cls(access, name=name, timeout=timeout, on_request=reach.on_request)
+        return cls(access, name=name, timeout=timeout, on_request=reach.on_request, foreign=True)
 
     @classmethod
     async def from_kubeconfig_file(
@@ -155,14 +155,14 @@ class Cluster(Connection):
                         raise
                     query["limit"] = str(max(int(query["limit"]) // SMALLER, 1))
                     continue
-                began = time.monotonic()
+                began = own_time()
                 try:
                     meta = await read_page(resource, content, int(query["limit"]), items, broken)
                 except msgspec.MsgspecError as error:
                     what = f"cluster {self.name}: list {resource.plural}"
                     raise Malformed(200, "Malformed", f"{what}: answer is not a list: {error}") from None
                 finally:
-                    self._pace.took(time.monotonic() - began)
+                    self._pace.took(own_time() - began)
             weight += len(content) if resource.weigh is None else sum(map(resource.weigh, items[begin:]))
             if resource.most is not None and weight + BROKEN * len(broken) > resource.most:
                 what = f"cluster {self.name}: its {resource.plural}"

@@ -16,7 +16,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
-from common.kube.client.bounds import MAX_HEAD, MAX_INTERIM, MAX_OVERHEAD, Room
+from common.kube.client.bounds import AT_ONCE, MAX_HEAD, MAX_INTERIM, MAX_OVERHEAD, Room
 from common.kube.client.errors import TooLarge
 from common.kube.client.tenant_hosts import TenantHosts
 
@@ -36,7 +36,6 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-LEAST_WORK = 0.001  # seconds
 BUFFER = 64 * 1024  # bytes that are read ahead, and a sixteenth as many chunks
 _HEAD_PIECE = 4 * 1024  # bytes of a head that are parsed before interim answers are counted
 
@@ -149,23 +148,25 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, room: Room, wh
 
 
 class Pace:
-    """Limits the share of the event loop's time for what one API server sends: after each piece of work it pauses.
+    """Limits the share of the event loop's time for what one API server sends. Who has used more than AT_ONCE pauses.
 
-    A tenant's server can send valid events without a pause, to each of a dozen watches.
+    A tenant's server can send valid events without a pause, to each of a dozen watches. A share of 1 is no limit.
     """
 
     def __init__(self, share: float) -> None:
-        self._rest = 1 / share - 1
-        self._free_at = 0.0
+        self.share = share
+        self._left = AT_ONCE  # seconds
+        self._as_of = time.monotonic()
 
     async def turn(self) -> None:
-        if (rest := self._free_at - time.monotonic()) > 0:
-            await asyncio.sleep(rest)
+        self.took(0.0)
+        if self._left < 0 and self.share < 1:
+            await asyncio.sleep(-self._left / self.share)
 
     def took(self, seconds: float) -> None:
-        """Work shorter than LEAST_WORK causes no pause: a few events are no flood."""
-        if seconds >= LEAST_WORK:
-            self._free_at = max(self._free_at, time.monotonic()) + seconds * self._rest
+        now = time.monotonic()
+        self._left = min(self._left + (now - self._as_of) * self.share, AT_ONCE) - seconds
+        self._as_of = now
 
 
 def new_session(

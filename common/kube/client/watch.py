@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from asyncio import get_running_loop, timeout_at
 from typing import Generic, Self, TypeVar
 
@@ -15,7 +14,7 @@ from common.kube.client.errors import Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, check_names, describe_broken
 from common.kube.client.transport import Pace, RefusedAnswer, describe
-from common.runtime.pieces import in_pieces
+from common.runtime.pieces import in_pieces, own_time
 
 T = TypeVar("T", bound=Object)
 
@@ -55,7 +54,7 @@ class WatchStream(Generic[T]):
         watch did not end in time: then nobody sends anything over this connection any more.
         """
         if self._work_began is not None:
-            self._pace.took(time.monotonic() - self._work_began)
+            self._pace.took(own_time() - self._work_began)
         try:
             async with timeout_at(self._until):
                 await self._pace.turn()
@@ -66,7 +65,7 @@ class WatchStream(Generic[T]):
             raise Malformed(200, "Malformed", f"{self._what}: answer is refused: {error}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(0, "Unavailable", f"{self._what}: {describe(error)}") from None
-        self._work_began = time.monotonic()
+        self._work_began = own_time()
         if not chunk:
             if self._partial:
                 raise Unavailable(0, "Unavailable", f"{self._what}: connection ended in the middle of an event")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,13 +12,15 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from common.kube.client import bounds
+from common.kube.client import bounds, transport
 from common.kube.client.api_client import Cluster
-from common.kube.client.bounds import MAX_INTERIM, MAX_VALUES
+from common.kube.client.bounds import AT_ONCE, MAX_INTERIM, MAX_VALUES, SHARE
 from common.kube.client.errors import ApiError, Malformed, Unavailable
 from common.kube.client.kubeconfig import Access
 from common.kube.client.meta import Object
+from common.kube.client.reach import ANYWHERE
 from common.kube.client.resource import Resource, WatchEvent
+from common.kube.client.transport import Pace
 from common.kube.client.watch import WatchStream
 from tests.unit.fake_api_server import eventually
 
@@ -350,6 +353,7 @@ async def handled(*, foreign: bool) -> int:
                 count += len(found)
 
     async with attacked(foreign=foreign) as (hostile, cluster):
+        cluster._pace.took(AT_ONCE)
         hostile.say = flood
         with suppress(TimeoutError):
             async with asyncio.timeout(1.5), asyncio.TaskGroup() as group:
@@ -361,3 +365,45 @@ async def handled(*, foreign: bool) -> int:
 async def test_valid_events_without_a_pause_take_their_share_of_the_event_loop() -> None:
     own = await handled(foreign=False)
     assert 0 < 2 * await handled(foreign=True) < own
+
+
+async def test_only_who_uses_much_of_the_event_loop_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an honest list of 5,000 Machines takes is no flood, and a flood in small pieces is one."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(transport.asyncio, "sleep", sleep)
+    pace = Pace(SHARE)
+    for _ in range(12):
+        pace.took(0.02)
+        await pace.turn()
+    assert not pauses
+    for _ in range(1000):
+        pace.took(0.0009)
+        await pace.turn()
+    assert pauses
+    assert pauses[-1] > 0.5 / SHARE
+
+
+async def test_api_servers_that_others_run_have_that_share() -> None:
+    text = kubeconfig_of("https://127.0.0.1:1")
+    for others, share in (
+        (await Cluster.of_tenant(text, name="alpha/c1", reach=ANYWHERE), SHARE),
+        (await Cluster.from_kubeconfig(text, name="seed"), SHARE),
+        (Cluster(Access("http://127.0.0.1:1"), name="own"), 1.0),
+    ):
+        assert others._pace.share == share
+        await others.close()
+
+
+def kubeconfig_of(server: str) -> str:
+    return json.dumps(
+        {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+    )
