@@ -80,7 +80,7 @@ class NamespacesCollector(Collector):
         self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
-        labels = ["quota", "cluster", "resource", "unit"]
+        labels = ["quota", "user_cluster", "resource", "unit"]
         clusters = GaugeMetricFamily(
             "seedquota_namespaces_used",
             "Counted in all namespaces of a quota in one cluster, by the leader.",
@@ -89,7 +89,7 @@ class NamespacesCollector(Collector):
         namespaces = GaugeMetricFamily(
             "seedquota_namespace_used",
             "Counted in one namespace, by the leader: of those that use most of the quota's limits.",
-            labels=["quota", "cluster", "namespace", "resource", "unit"],
+            labels=["quota", "user_cluster", "user_namespace", "resource", "unit"],
         )
         omitted = GaugeMetricFamily(
             "seedquota_namespaces_omitted",
@@ -134,7 +134,7 @@ class UserClustersCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         clusters = list(self._cluster_cache.user_clusters.store.values())
         conditions = [(cluster.metadata.key, cluster.status.conditions) for cluster in clusters]
-        yield conditions_of("seedquota_user_cluster_condition", "cluster", conditions)
+        yield conditions_of("seedquota_user_cluster_condition", "user_cluster", conditions)
 
 
 def refusals_of(quota_cache: QuotaCache) -> Callable[[Refusal], None]:

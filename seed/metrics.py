@@ -50,30 +50,30 @@ _FETCH_SECONDS = Histogram(
 _UNSIZED = Gauge(
     "seedquota_machines_unsized",
     "Machines that are counted without their size, by the reason of the condition MachinesSized.",
-    ["cluster", "reason"],
+    ["user_cluster", "reason"],
 )
 _DRIFTED = Gauge(
-    "seedquota_machines_drifted", "Machines whose cloud tells another size by now than their stamp.", ["cluster"]
+    "seedquota_machines_drifted", "Machines whose cloud tells another size by now than their stamp.", ["user_cluster"]
 )
 _CANARY = Gauge(
     "seedquota_canary_success",
     "1 if the last dry run in the user cluster was refused by us, 0 if it was not, none if it proved nothing.",
-    ["cluster"],
+    ["user_cluster"],
 )
 _UNADMITTED = Gauge(
     "seedquota_machines_unadmitted",
     "Machines that are counted, and that were created past the webhook: nobody admitted them.",
-    ["cluster"],
+    ["user_cluster"],
 )
 _TAKEN_OVER = Gauge(
     "seedquota_machine_api_taken_over",
     "1 while another server than the user cluster's API server serves its Machines, so that they cannot be counted.",
-    ["cluster"],
+    ["user_cluster"],
 )
 _RESTORED = Counter(
     "seedquota_webhook_restored_total",
     "Webhook configurations of user clusters that somebody had deleted or changed, and that were restored.",
-    ["cluster"],
+    ["user_cluster"],
 )
 _EVENTS = Counter(
     "seedquota_owner_events_total",
@@ -91,7 +91,7 @@ _WAITING = Gauge(
 _LOCAL_COPIES = Gauge(
     "seedquota_local_copies_success",
     "1 if the LocalResourceQuotas in the user cluster are as they should be, 0 if the last try to write them failed.",
-    ["cluster"],
+    ["user_cluster"],
 )
 _LOCAL_WRITES = Counter(
     "seedquota_local_copies_writes_total", "LocalResourceQuotas: written, or failed to be.", ["result"]
@@ -168,7 +168,7 @@ def canary(cluster: str, success: bool | None) -> None:
     if success is not None:
         _CANARY.labels(cluster).set(success)
     else:
-        _CANARY.remove_by_labels({"cluster": cluster})
+        _CANARY.remove_by_labels({"user_cluster": cluster})
 
 
 def local_copies(cluster: str, *, success: bool) -> None:
@@ -182,7 +182,7 @@ def local_copy_written(*, ok: bool) -> None:
 def no_machines(cluster: str) -> None:
     """The user cluster is gone."""
     for metric in (*_OF_LEADER, _RESTORED):
-        metric.remove_by_labels({"cluster": cluster})
+        metric.remove_by_labels({"user_cluster": cluster})
 
 
 def not_leading() -> None:

@@ -37,9 +37,9 @@ What seeds hold of a quota, and what of that is idle, is on the seeds: `seedquot
 _SEED = """\
 ## seedquota-seed
 
-Every replica has samples of what it answers and writes itself, the leader also of what it counts. `cluster` is a
-UserCluster's
-`NAMESPACE/NAME`, or `cluster-api` for the seed's own Machines.
+Every replica has samples of what it answers and writes itself, the leader also of what it counts. `user_cluster`
+is a UserCluster's `NAMESPACE/NAME`, `cluster-api` for the seed's own Machines, or for objects in namespaces also the
+name of the Seed.
 """
 
 

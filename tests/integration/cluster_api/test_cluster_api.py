@@ -262,7 +262,7 @@ async def test_that_machines_are_checked_is_proven_and_the_quota_tells_when_the_
 async def proven(installed: Installation, value: str) -> None:
     """What the leader saw last of the canaries that it sends to the seed itself."""
     url = f"{installed.programs['seedquota-seed-1'].health}/metrics"
-    wanted = f'seedquota_canary_success{{cluster="cluster-api"}} {value}'
+    wanted = f'seedquota_canary_success{{user_cluster="cluster-api"}} {value}'
     async with aiohttp.ClientSession() as session, asyncio.timeout(SECONDS):
         while True:
             async with session.get(url) as answer:

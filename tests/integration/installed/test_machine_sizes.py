@@ -290,7 +290,7 @@ async def test_a_cloud_that_tells_a_larger_size_than_a_stamp_is_told_and_counts(
             await asyncio.sleep(0.1)
     assert told[1].startswith("2 machines: kube-system/")
     assert "stamped cpu=2, now cpu=4" in told[1]
-    assert 'seedquota_machines_drifted{cluster="alpha/user-1"} 2.0' in (await site.metrics()).splitlines()
+    assert 'seedquota_machines_drifted{user_cluster="alpha/user-1"} 2.0' in (await site.metrics()).splitlines()
     await site.counts(2, "8")
     site.cloud.disturb = None
 

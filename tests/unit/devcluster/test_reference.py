@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,3 +109,12 @@ def keys(node: object) -> Iterator[str]:
     elif isinstance(node, list):
         for item in node:
             yield from keys(item)
+
+
+def test_no_metric_has_a_label_that_targets_or_fleets_have() -> None:
+    """Prometheus renames such a label to `exported_...`, or the label of the fleet is lost."""
+    rows = [line for line in MADE["metrics.md"]().splitlines() if line.startswith("| `seedquota_")]
+    assert len(rows) > 40
+    labels = {label for row in rows for label in re.findall(r"`(\w+)`", row.split("|")[3])}
+    targets = {"job", "instance", "namespace", "pod", "container", "endpoint", "service", "node"}
+    assert labels & {*targets, "cluster", "region", "environment", "severity", "alertname"} == set()

@@ -43,7 +43,7 @@ async def test_the_conditions_of_user_clusters_have_a_sample_each() -> None:
         clusters._set(f"{PROJECT}/c1", msgspec.structs.replace(cluster, status=status))
         (family,) = collectors.UserClustersCollector(world.cluster_cache).collect()
         assert [(sample.labels, sample.value) for sample in family.samples] == [
-            ({"cluster": "alpha/c1", "condition": "Enforced", "status": "False", "reason": "WebhookMissing"}, 1)
+            ({"user_cluster": "alpha/c1", "condition": "Enforced", "status": "False", "reason": "WebhookMissing"}, 1)
         ]
         clusters._remove(f"{PROJECT}/c1")
         (family,) = collectors.UserClustersCollector(world.cluster_cache).collect()
@@ -77,7 +77,7 @@ def test_who_leads_no_more_says_nothing_of_what_only_the_leader_knows() -> None:
     metrics.canary("alpha/left", True)
     metrics.not_leading()
     for name in ("seedquota_machines_drifted", "seedquota_canary_success"):
-        assert REGISTRY.get_sample_value(name, {"cluster": "alpha/left"}) is None
+        assert REGISTRY.get_sample_value(name, {"user_cluster": "alpha/left"}) is None
 
 
 def test_flavours_have_an_age() -> None:
@@ -103,11 +103,12 @@ async def test_what_namespaces_use_has_a_sample_for_each_of_the_largest_and_one_
         )
         registry = CollectorRegistry()
         registry.register(collectors.NamespacesCollector(world.quota_cache, lambda: [cast(Any, source)]))
-        of_cluster = {"quota": "ann", "cluster": "alpha/c1", "resource": "requests.cpu", "unit": "cores"}
+        of_cluster = {"quota": "ann", "user_cluster": "alpha/c1", "resource": "requests.cpu", "unit": "cores"}
         assert registry.get_sample_value("seedquota_namespaces_used", of_cluster) == 2
-        pods = {"quota": "ann", "cluster": "alpha/c1", "resource": "pods", "unit": ""}
+        pods = {"quota": "ann", "user_cluster": "alpha/c1", "resource": "pods", "unit": ""}
         shown = [
-            registry.get_sample_value("seedquota_namespace_used", {**pods, "namespace": name}) for name in sorted(used)
+            registry.get_sample_value("seedquota_namespace_used", {**pods, "user_namespace": name})
+            for name in sorted(used)
         ]
         assert shown == [None, 2, 3]
         assert registry.get_sample_value("seedquota_namespaces_omitted", {"quota": "ann"}) == 1

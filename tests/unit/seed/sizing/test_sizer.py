@@ -66,7 +66,7 @@ async def condition_of(
 
 
 def metric(reason: str) -> float | None:
-    return REGISTRY.get_sample_value("seedquota_machines_unsized", {"cluster": KEY, "reason": reason})
+    return REGISTRY.get_sample_value("seedquota_machines_unsized", {"user_cluster": KEY, "reason": reason})
 
 
 @pytest.mark.parametrize(

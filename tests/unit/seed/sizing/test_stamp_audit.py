@@ -97,7 +97,7 @@ def test_a_drift_is_a_condition_that_leaves_the_cluster_ready_and_a_metric(
     assert told.message.startswith(message)
     assert found["Ready"].status == "True"
     metrics.machines("alpha/c1", {}, drift.count, 0)
-    assert REGISTRY.get_sample_value("seedquota_machines_drifted", {"cluster": "alpha/c1"}) == drift.count
+    assert REGISTRY.get_sample_value("seedquota_machines_drifted", {"user_cluster": "alpha/c1"}) == drift.count
     metrics.no_machines("alpha/c1")
 
 
