@@ -45,7 +45,7 @@ def kubeconfig_path(given: str | None, cure: str = "set it to one") -> str:
 def context_namespace(kubeconfig: str | None, context: str | None) -> str:
     """That the context names, as kubectl takes it; else `default`. Raises Failed."""
     try:
-        config: Any = bounded_yaml.load(Path(kubeconfig_path(kubeconfig)).read_text())
+        config: Any = bounded_yaml.load(Path(kubeconfig_path(kubeconfig)).read_text(), aliases=True)
         chosen = context or config["current-context"]
         found = next(each["context"] for each in config["contexts"] if each["name"] == chosen)
         return str(found.get("namespace") or "default")

@@ -1,7 +1,8 @@
 """YAML from outside, read in linear time: no aliases, no merge keys and no tags, and bounded in nodes and depth.
 
-A kilobyte of aliases or merge keys can stand for gigabytes. Scalars are text, except for true, false, null and plain
-numbers, so that a number is not taken for a text. No kubeconfig needs more.
+A kilobyte of aliases or merge keys can stand for gigabytes. They are read only in the user's own files: an alias is the
+object that it names and no copy of it, and what a merge key copies counts as nodes. Scalars are text, except for true,
+false, null and plain numbers, so that a number is not taken for a text. No kubeconfig needs more.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ class InvalidYaml(ValueError):
     """The message quotes nothing: the text may hold credentials."""
 
 
-def load(text: str, most: int = MAX_NODES) -> object:
-    """The one document in the text. `most`: values in it. Raises InvalidYaml."""
+def load(text: str, most: int = MAX_NODES, *, aliases: bool = False) -> object:
+    """The one document in the text. `most`: values in it. `aliases`: anchors, aliases and merge keys are read, too.
+    Raises InvalidYaml."""
     events = _events(text)
     for event in events:
         if isinstance(event, yaml.NodeEvent):
-            found = _Document(events, most).node(event, 0)
+            found = _Document(events, most, {} if aliases else None).node(event, 0)
             for after in events:
                 if isinstance(after, yaml.DocumentStartEvent):
                     raise _invalid(after, "there is more than one document")
@@ -54,31 +56,64 @@ def _line(mark: Any) -> str:
 
 
 class _Document:
-    def __init__(self, events: Iterator[yaml.Event], most: int) -> None:
+    """`named`: what anchors name, as far as it is read; None where they are not read."""
+
+    def __init__(self, events: Iterator[yaml.Event], most: int, named: dict[str, object] | None) -> None:
         self._events = events
         self._left = most
+        self._named = named
 
     def node(self, event: yaml.Event, depth: int) -> object:
-        self._left -= 1
-        if self._left < 0:
-            raise _invalid(event, "there are too many values")
+        self._take(event)
         if depth > MAX_DEPTH:
             raise _invalid(event, "it is nested too deep")
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+        anchor = getattr(event, "anchor", None)
+        if anchor is not None and self._named is None:
             raise _invalid(event, "anchors and aliases are not read here")
+        if isinstance(event, yaml.AliasEvent):
+            assert self._named is not None
+            if event.anchor not in self._named:
+                raise _invalid(event, "an alias names no anchor before it")
+            return self._named[event.anchor]
         if getattr(event, "tag", None) is not None:
             raise _invalid(event, "tags are not read here")
+        found = self._value(event, depth)
+        if anchor is not None and self._named is not None:
+            self._named[anchor] = found
+        return found
+
+    def _value(self, event: yaml.Event, depth: int) -> object:
         if isinstance(event, yaml.ScalarEvent):
             return event.value if event.style else _plain(event.value)
         if isinstance(event, yaml.SequenceStartEvent):
             return [self.node(item, depth + 1) for item in self._until(yaml.SequenceEndEvent)]
         found: dict[str, object] = {}
+        merged: dict[str, object] = {}
         for item in self._until(yaml.MappingEndEvent):
             self.node(item, depth + 1)
-            if not isinstance(item, yaml.ScalarEvent) or item.value == "<<":
+            is_merge = isinstance(item, yaml.ScalarEvent) and item.value == "<<"
+            if not isinstance(item, yaml.ScalarEvent) or (is_merge and self._named is None):
                 raise _invalid(item, "a key is not plain text")
-            found[item.value] = self.node(next(self._events), depth + 1)
-        return found
+            value = self.node(next(self._events), depth + 1)
+            if is_merge:
+                self._merge(merged, value, item)
+            else:
+                found[item.value] = value
+        return {**merged, **found}
+
+    def _merge(self, merged: dict[str, object], value: object, event: yaml.Event) -> None:
+        """A list of mappings is merged, too: what comes first wins."""
+        for each in value if isinstance(value, list) else [value]:
+            if not isinstance(each, dict):
+                raise _invalid(event, "what is merged is no mapping")
+            for name, one in each.items():
+                self._take(event)
+                merged.setdefault(name, one)
+
+    def _take(self, event: yaml.Event) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _invalid(event, "there are too many values")
 
     def _until(self, end: type[yaml.Event]) -> Iterator[yaml.Event]:
         for event in self._events:

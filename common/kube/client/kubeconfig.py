@@ -83,12 +83,13 @@ async def of_tenant(text: str, cluster: str, networks: Networks) -> Access:
 
 
 async def from_file(path: Path, context: str | None = None) -> Access:
-    """Reads the operator's own kubeconfig: file paths, exec plugins, auth providers. Raises InvalidKubeconfig."""
+    """Reads the operator's own kubeconfig: file paths, exec plugins, auth providers, YAML anchors. Raises
+    InvalidKubeconfig."""
     try:
         text = await asyncio.to_thread(path.read_text)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidKubeconfig(f"kubeconfig file cannot be read: {_why(error)}") from None
-    cluster, user = await asyncio.to_thread(_select, text, context)
+    cluster, user = await asyncio.to_thread(_select, text, context, own=True)
     if "exec" in user or "auth-provider" in user:
         return await _plugin_access(cluster, user, path.parent)
     return await asyncio.to_thread(_static_access, text, context, path.parent)
@@ -101,7 +102,7 @@ async def server_of(path: Path, context: str | None = None) -> dict[str, str]:
         text = await asyncio.to_thread(path.read_text)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidKubeconfig(f"kubeconfig file cannot be read: {_why(error)}") from None
-    cluster, _ = await asyncio.to_thread(_select, text, context)
+    cluster, _ = await asyncio.to_thread(_select, text, context, own=True)
     if cluster.get("insecure-skip-tls-verify"):
         raise InvalidKubeconfig("cluster uses insecure-skip-tls-verify: set certificate-authority-data instead")
     entry = {"server": _server(cluster, allow_http=False)}
@@ -148,7 +149,7 @@ def _service_account_file(path: str) -> bytes:
 
 def _static_access(text: str, context: str | None, base: Path | None) -> Access:
     """`base` is the folder that file paths are relative to; None where nothing outside the text may be used."""
-    cluster, user = _select(text, context)
+    cluster, user = _select(text, context, own=base is not None)
     if base is None:
         for what, entry in (("cluster", cluster), ("user", user)):
             for name in _REFUSED_IN_TEXT[what]:
@@ -201,12 +202,12 @@ async def _plugin_access(cluster: Mapping[str, object], user: Mapping[str, objec
     )
 
 
-def _select(text: str, context: str | None) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The cluster and the user that the context names."""
+def _select(text: str, context: str | None, *, own: bool) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """The cluster and the user that the context names. `own`: it is a file of whoever runs this program."""
     if len(text) > MAX_KUBECONFIG:
         raise InvalidKubeconfig(f"kubeconfig is longer than {MAX_KUBECONFIG} characters")
     try:
-        config = bounded_yaml.load(text)
+        config = bounded_yaml.load(text, aliases=own)
     except bounded_yaml.InvalidYaml as error:
         raise InvalidKubeconfig(f"kubeconfig {error}") from None
     if not isinstance(config, Mapping):

@@ -23,6 +23,7 @@ from common.kube.client import kubeconfig
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.client.networks import Networks
 
 SECRET = "s3cr3t-t0ken"
 
@@ -248,6 +249,62 @@ async def test_the_operators_own_file_may_name_files(server, authority, client_p
     assert await whoami(cluster) == {"authorization": f"Bearer {SECRET}", "certificate": "somebody"}
     with pytest.raises(InvalidKubeconfig, match="kubeconfig file cannot be read: No such file"):
         await Cluster.from_kubeconfig_file(tmp_path / "missing", name="c")
+
+
+WITH_ANCHORS = f"""\
+x-server: &server {{server: "https://127.0.0.1:6443", tls-server-name: api.example}}
+x-user: &user
+  token: {SECRET}
+clusters:
+- name: k
+  cluster: &k
+    <<: *server
+- name: other
+  cluster:
+    <<: [{{server: "https://127.0.0.1:1"}}, *k]
+    tls-server-name: "other"
+users:
+- {{name: &u u, user: *user}}
+contexts:
+- name: c
+  context: {{cluster: k, user: *u}}
+- name: d
+  context: {{cluster: other, user: *u}}
+current-context: c
+"""
+
+
+async def test_the_operators_own_file_may_have_yaml_anchors_as_for_kubectl_and_a_secret_may_not(tmp_path):
+    (tmp_path / "config").write_text(WITH_ANCHORS)
+    as_yaml_says = {each["name"]: each["cluster"] for each in yaml.safe_load(WITH_ANCHORS)["clusters"]}
+    for context, name in (("c", "k"), ("d", "other")):
+        access = await kubeconfig.from_file(tmp_path / "config", context)
+        assert (access.server, access.tls_server_name) == tuple(as_yaml_says[name].values())
+        assert access.authorization == f"Bearer {SECRET}"
+        assert (await kubeconfig.server_of(tmp_path / "config", context))["server"] == access.server
+    networks = Networks(())
+    for read in (kubeconfig.from_text(WITH_ANCHORS), kubeconfig.of_tenant(WITH_ANCHORS, "alpha/c1", networks)):
+        with pytest.raises(InvalidKubeconfig, match="anchors and aliases are not read here"):
+            await read
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: *none", "an alias names no anchor before it"),
+        ("a: &a [*a]", "an alias names no anchor before it"),
+        ("a: {<<: text}", "what is merged is no mapping"),
+        ("\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 40))]), ""),
+        (
+            "a: &a {" + ", ".join(f"k{n}: 1" for n in range(999)) + "}\nb:\n" + "- <<: *a\n" * 99,
+            "too many values",
+        ),
+    ],
+)
+async def test_anchors_of_the_operators_own_file_cost_no_more_than_the_file(text, message, tmp_path):
+    (tmp_path / "config").write_text(text)
+    with pytest.raises(InvalidKubeconfig, match=message or "no current-context"):
+        await kubeconfig.from_file(tmp_path / "config")
 
 
 async def test_the_operators_own_file_may_skip_verification_and_use_plain_http(server, tmp_path):
