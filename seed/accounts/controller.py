@@ -293,7 +293,7 @@ class Accounts:
             self._unsized.clear()  # somebody else counted meanwhile
             for other in self._quota_cache.all_quotas():
                 self._controller.queue.add(other.name)
-        before = self._progress.get(uid, Progress())
+        before, now = self._progress.get(uid, Progress()), time.monotonic()
         step, progress = plan.next_step(
             account,
             quota.grant,
@@ -301,10 +301,11 @@ class Accounts:
             self._source_facts(quota, account),
             term=self.term,
             window=self._window,
-            now=time.monotonic(),
+            now=now,
         )
-        if progress.lost_since is not None and before.lost_since is None:
-            log.warning(plan.why_recounted(account), extra={"quota": quota.name, "seconds": self._window})
+        if progress.doubted and not before.doubted:
+            left = round(plan.window_left(progress, self._window, now), 1)
+            log.warning(plan.why_recounted(account), extra={"quota": quota.name, "seconds": left})
         wait = await self._do(step, quota, handle)
         self._progress[uid] = progress
         return wait

@@ -7,7 +7,8 @@
 3. The master has seen more of it than the ledger knows: a new life, fenced. He speaks to another life of it: fenced,
    in doubt.
 4. Fenced and answered: recount every source, then open. Where the ledger may know nothing of what was admitted
-   last, only after that cannot be on its way any more.
+   last, only after that cannot be on its way any more. A fenced account admits nothing, so this time begins with the
+   fence, and also passes while the master has not answered.
 5. Recalled: give back what is idle.
 """
 
@@ -37,14 +38,15 @@ class Progress(msgspec.Struct, frozen=True):
     """What the leader remembers of one account within its term.
 
     `claimed` is the term under which lists were demanded, and `life` the life of the account that they are for: one
-    that began since, in a ledger that went back, may have been another leader's again. `lost_since` is the time
-    (monotonic) at which it was noticed that the ledger cannot be trusted, `relisted` whether its sources were listed
-    once more after the in-flight window.
+    that began since, in a ledger that went back, may have been another leader's again. `fenced_since` is the time
+    (monotonic) at which it was first seen fenced, and was not open since. `doubted` is whether it was noticed that the
+    ledger cannot be trusted, `relisted` whether its sources were listed once more after the in-flight window.
     """
 
     claimed: int = 0
     life: str = ""
-    lost_since: float | None = None
+    fenced_since: float | None = None
+    doubted: bool = False
     relisted: bool = False
 
 
@@ -98,6 +100,10 @@ def next_step(
     """The step, and what is remembered if it succeeds. `window` in seconds, `now` monotonic."""
     if account.epoch != term or (progress.claimed, progress.life) != (term, account.incarnation):
         return Claim(), Progress(claimed=term, life=account.incarnation)
+    if not account.fenced:
+        progress = Progress(claimed=progress.claimed, life=progress.life)
+    elif progress.fenced_since is None:
+        progress = msgspec.structs.replace(progress, fenced_since=now)
     if fencing.needs_fence(account, grant):
         return Fence(), progress
     if fencing.went_back(account, grant):
@@ -122,9 +128,8 @@ def _opening(
 ) -> tuple[Step, Progress]:
     trust = trusted(account, grant)
     if trust is not Trust.ALL:
-        if progress.lost_since is None:
-            progress = msgspec.structs.replace(progress, lost_since=now)
-        left = (progress.lost_since or 0.0) + window - now
+        progress = msgspec.structs.replace(progress, doubted=True)
+        left = window_left(progress, window, now)
         if left > 0:
             return Wait(left), progress
         if not progress.relisted:
@@ -134,6 +139,11 @@ def _opening(
         return Wait(WAIT_FOR_SOURCES), progress
     ready = tuple(source.key for source in sources if source.countable)
     return Open(ready), Progress(claimed=progress.claimed, life=progress.life)
+
+
+def window_left(progress: Progress, window: float, now: float) -> float:
+    """Seconds until what was admitted before the fence cannot be on its way any more."""
+    return max(0.0, window if progress.fenced_since is None else progress.fenced_since + window - now)
 
 
 def why_recounted(account: Account) -> str:

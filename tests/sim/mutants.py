@@ -388,6 +388,12 @@ def open_without_the_window(*arguments: Any, window: float, **facts: Any) -> Any
     return _opening(*arguments, window=0.0, **facts)
 
 
+def window_from_before_the_fence(*arguments: Any, now: float, **facts: Any) -> Any:
+    step, after = _next_step(*arguments, now=now, **facts)
+    before: plan.Progress = arguments[2]
+    return step, replace(after, fenced_since=now if before.fenced_since is None else before.fenced_since)
+
+
 def doubt_is_nothing(account: Account, *arguments: Any, **facts: Any) -> Any:
     return _opening(replace(account, in_doubt=False), *arguments, **facts)
 
@@ -618,6 +624,7 @@ _demands = planner._demands
 _hold_back = accounts.hold_back
 _claim = Reserving.claim
 _apply = MachineTotals.apply
+_next_step = plan.next_step
 _obey = accounts.apply_grant
 _commit = AccountWriter._commit
 _save = servers.Seed.save
@@ -779,6 +786,13 @@ ALL: tuple[Mutant, ...] = (
     Mutant(
         "open a lost ledger without the window",
         ((plan, "_opening", open_without_the_window),),
+        ("nothing",),
+        200,
+        scenes.a_lost_ledger,
+    ),
+    Mutant(
+        "the window begins before the account was fenced",
+        ((plan, "next_step", window_from_before_the_fence),),
         ("nothing",),
         200,
         scenes.a_lost_ledger,

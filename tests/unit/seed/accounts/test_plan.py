@@ -118,7 +118,38 @@ def test_a_recall_is_obeyed():
 
 
 def test_a_fence_without_its_answer_waits_for_it():
-    assert step(in_doubt(), grant(nonce="older")) == (Rest(), MINE)
+    assert step(in_doubt(), grant(nonce="older"))[0] == Rest()
+
+
+def test_the_window_begins_with_the_fence_and_passes_while_the_master_does_not_answer():
+    said = grant(nonce="n", seen=40)
+    first, progress = step(in_doubt(), grant(nonce="older"), MINE, LISTED, now=1000.0)
+    assert (first, progress.doubted) == (Rest(), False)
+    later, progress = step(in_doubt(), said, progress, LISTED, now=1050.0)
+    assert (later, progress.doubted) == (Wait(WINDOW - 50), True)
+    assert step(in_doubt(), said, progress, LISTED, now=1060.0)[0] == Relist()
+
+
+def test_the_window_of_an_answer_that_comes_after_it_is_over_and_its_sources_are_still_listed_anew():
+    _, progress = step(in_doubt(), grant(nonce="older"), MINE, LISTED, now=1000.0)
+    relist, progress = step(in_doubt(), grant(nonce="n", seen=40), progress, LISTED, now=1061.0)
+    assert relist == Relist() and progress.doubted
+    assert plan.window_left(progress, WINDOW, 1061.0) == 0
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        account(),  # opened: what was admitted since may be on its way
+        in_doubt(epoch=TERM - 1),  # another leader's: as a restored backup has it
+        in_doubt(incarnation="b"),  # another life
+    ],
+)
+def test_the_window_begins_again_where_the_account_may_have_been_open_meanwhile(between: Account):
+    _, progress = step(in_doubt(), ANSWERED, MINE, LISTED, now=1000.0)
+    _, progress = step(between, ANSWERED, progress, LISTED, now=1030.0)
+    _, progress = step(in_doubt(), ANSWERED, progress, LISTED, now=1040.0)  # of other terms and lives: claimed
+    assert step(in_doubt(), ANSWERED, progress, LISTED, now=1040.0)[0] == Wait(WINDOW)
 
 
 def test_an_account_opens_once_every_source_that_can_be_reached_is_listed():
