@@ -89,6 +89,7 @@ def only_value(fields: Fields, name: str) -> str | None:
 
 
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([!-~]+) HTTP/([0-9]\.[0-9])")
+_ABSOLUTE = re.compile(r"https?://[^/?#@]+(/[^?#]*)?(?:\?([^#]*))?", re.IGNORECASE)
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([ -~\t\x80-\xff]*)")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(;[ -~\t\x80-\xff]*)?")
 _LENGTH = re.compile(rb"[0-9]{1,15}")
@@ -116,9 +117,10 @@ def parse_head(head: bytes) -> Head:
     if expect not in ([], [b"100-continue"]):
         raise RefusedError(417, "nothing but 100-continue can be expected")
     options = {option.strip().lower() for value in fields.get(b"connection", []) for option in value.split(b",")}
-    path, _, query = line[2].decode().partition("?")
+    method = line[1].decode()
+    path, query = _target(method, line[2].decode())
     return Head(
-        method=line[1].decode(),
+        method=method,
         path=path,
         query=query,
         length=length,
@@ -126,6 +128,20 @@ def parse_head(head: bytes) -> Head:
         expects=bool(expect) and version == b"1.1",
         fields=fields,
     )
+
+
+def _target(method: str, target: str) -> tuple[str, str]:
+    """Its path and query, or "*" for the whole server (RFC 9112, section 3.2). A host in it means as little as Host."""
+    if target.startswith("/"):
+        path, _, query = target.partition("?")
+        return path, query
+    if target == "*" and method == "OPTIONS":
+        return target, ""
+    absolute = _ABSOLUTE.fullmatch(target)
+    if absolute is None:
+        raise RefusedError(400, "the target of the request is malformed")
+    path, query = absolute[1] or "", absolute[2] or ""
+    return path or ("*" if method == "OPTIONS" and not query else "/"), query
 
 
 def _fields(lines: list[bytes]) -> dict[bytes, list[bytes]]:

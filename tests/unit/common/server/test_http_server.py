@@ -77,6 +77,32 @@ def test_nothing_is_unquoted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "path", "query"),
+    [
+        (b"GET http://h/a?b=c", "/a", "b=c"),
+        (b"GET HTTPS://other:8443/a//b", "/a//b", ""),
+        (b"GET http://[2001:db8::1]:80", "/", ""),
+        (b"GET http://h?b=c", "/", "b=c"),
+        (b"OPTIONS *", "*", ""),
+        (b"OPTIONS http://h", "*", ""),
+        (b"OPTIONS http://h/", "/", ""),
+    ],
+)
+def test_a_target_may_be_absolute_and_that_of_options_the_whole_server(line: bytes, path: str, query: str) -> None:
+    """RFC 9112, section 3.2: a server must take the absolute form, and the host of it means as little as Host."""
+    (request,) = read(line + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert (request.path, request.query) == (path, query)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"*", b"*?a", b"a", b"?a", b"h:443", b"http:/a", b"http:///a", b"http://u:p@h/a", b"ftp://h/a", b"http://h#a"],
+)
+def test_no_other_target_is_taken(target: bytes) -> None:
+    assert refusal(b"GET " + target + b" HTTP/1.1\r\nHost: h\r\n\r\n") == 400
+
+
+@pytest.mark.parametrize(
     ("head", "close"),
     [
         (b"GET / HTTP/1.1\r\nHost: h\r\nConnection: keep-alive\r\n\r\n", False),
