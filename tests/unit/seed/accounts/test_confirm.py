@@ -62,6 +62,18 @@ async def test_of_what_is_fenced_or_anothers_nothing_is_confirmed(monkeypatch: p
         assert leader.world.account() == written and len(leader.cluster.published) == said
 
 
+async def test_of_a_fenced_account_nothing_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counters are in doubt: that it was written once more must not say that they are intact."""
+    async with leading(monkeypatch) as leader:
+        await eventually(lambda: leader.cluster.published)
+        await leader.world.handle().writer.change(lambda account: (fencing.fence(account, "n"), None))
+        await eventually(lambda: published(leader, -1).nonce == "n")
+        fenced = leader.world.account()
+        await leader.accounts.confirm_all()
+        assert leader.world.account() == fenced
+        assert published(leader, -1).sequence == fenced.sequence
+
+
 async def test_an_api_server_that_does_not_answer_does_not_keep_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with leading(monkeypatch) as leader:
         await eventually(lambda: leader.cluster.published)

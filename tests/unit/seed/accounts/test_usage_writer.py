@@ -946,6 +946,32 @@ async def test_a_machine_that_cannot_be_sized_any_more_keeps_what_it_had_after_a
         await eventually(lambda: use(leader.world) == 8)
 
 
+async def test_what_another_leader_counted_meanwhile_of_a_machine_that_cannot_be_sized_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lease began anew below its epoch: what this one remembers is from before that leader sized the Machine."""
+    async with leading(monkeypatch, term=2, listed=False, used="cpu=40") as leader:
+        leader.source.totals.apply(Change(None, machine("old", None)))
+        await eventually(lambda: leader.accounts._progress)
+        leader.source.lists = 2
+        leader.there("sized")
+        leader.changed()
+        await eventually(lambda: use(leader.world) == 40)
+        await eventually(lambda: not leader.counting._due)
+
+        def counted_by_another(account: Account) -> tuple[Account, None]:
+            after = accounts.claim_epoch(account, 7)
+            return msgspec.structs.replace(after, used={KEY: nanos("cpu=56")}), None
+
+        await leader.world.handle().writer.change(counted_by_another)
+        await eventually(lambda: leader.accounts._progress["project-alpha-uid"].claimed == 8)
+        leader.there("new")
+        leader.source.lists = 3
+        leader.changed()
+        await eventually(lambda: not leader.counting._due)
+        assert use(leader.world) == 56
+
+
 async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
