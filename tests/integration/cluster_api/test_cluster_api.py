@@ -17,6 +17,7 @@ from common.quota import resources
 from devcluster.cluster_api import INFRASTRUCTURE_GROUP
 from devcluster.controlplane import ApiServer
 from devcluster.install import GROUP_PATH, Installation
+from devcluster.load import Size, machine
 from devcluster.manifests import Manifest, apply
 from devcluster.objects import quota
 from devcluster.observe import quota_on
@@ -316,6 +317,56 @@ async def test_an_agent_killed_while_a_deployment_grows_loses_nothing(installati
             await program.start()
         await seed.stays(4)
         await seed.used("capi-killed", "cpu=16,memory=16Gi")
+
+
+async def test_machines_that_are_not_served_keep_their_count(installation: Installation) -> None:
+    """They are stored, and there again when they are served again: another cluster must not take their share."""
+    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/machines.cluster.x-k8s.io"
+    quota_path = "resourcequotas/capi-unserved"
+    async with limited(installation, "capi-unserved") as seed:
+        await apply(seed.server, [deployment("unserved", "c1", 4)])
+        await seed.stays(4)
+        await seed.used("capi-unserved", "cpu=16,memory=16Gi")
+        async with seed.server.session() as admin, admin.get(definition) as answer:
+            served = (await answer.json())["spec"]["versions"]
+
+        async def serve(versions: list[dict[str, Any]]) -> None:
+            assert (await seed.send("PATCH", definition, {"spec": {"versions": versions}}))[0] == 200
+
+        await serve([{**version, "served": False} for version in served])
+        try:
+            await is_held(installation, quota_path)
+            for program in await installation.kill_replicas(SEED):
+                await program.start()
+            await is_held(installation, quota_path)
+        finally:
+            await serve(served)
+        await said(installation, quota_path, "UsageCurrent", "True")
+        await seed.stays(4)
+        assert "used: cpu=16, limited: cpu=18" in await refused_elsewhere(installation)
+        await seed.scale("unserved", 3)
+        await seed.used("capi-unserved", "cpu=12,memory=12Gi")
+
+
+async def is_held(installed: Installation, quota_path: str) -> None:
+    """All four Machines count, though none of them can be listed."""
+    status, message = await said(installed, quota_path, "UsageCurrent", "False")
+    (found,) = (each for each in status["conditions"] if each["type"] == "UsageCurrent")
+    assert found["reason"] == "ResourceNotListed" and "c1 on seed-1" in message, found
+    assert "used: cpu=16, limited: cpu=18" in await refused_elsewhere(installed)
+
+
+async def refused_elsewhere(installed: Installation) -> str:
+    """What a Machine of four CPUs is told in the project's other cluster."""
+    server = installed.cluster(installed.user_clusters[SEED])
+    path = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines"
+    async with server.session() as tenant, asyncio.timeout(SECONDS):
+        while True:
+            async with tenant.post(path, json=machine("elsewhere", Size("4", "4Gi", "1Gi"))) as answer:
+                assert answer.status in (403, 500, 503), "it takes what others have"
+                if answer.status == 403:
+                    return str((await answer.json())["message"])
+            await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def test_a_cluster_of_no_project_is_of_no_quota(installation: Installation) -> None:

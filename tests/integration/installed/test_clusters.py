@@ -17,6 +17,7 @@ from tests.integration.installed.site import (
     PROJECT,
     QUOTA,
     SMALL,
+    WINDOW,
     Json,
     Site,
     cpus,
@@ -135,6 +136,49 @@ async def test_the_count_of_an_unreachable_user_cluster_is_kept(site: Site) -> N
     await site.comes("seed-1", f"{CLUSTERS}/user-1", "Ready", "True", seconds=90)
     await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "True", "AllReported")
     await site.refused("user-1")
+
+
+async def test_machines_that_are_not_served_keep_their_count(site: Site) -> None:
+    """They are stored, and there again when they are served again."""
+    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/machines.cluster.k8s.io"
+    served = (await site.get("user-1", definition))["spec"]["versions"]
+    await site.quota(cpus(4))
+    await site.admitted("user-1", 2)
+    await site.admitted("user-2", 2)
+    await site.uses(cpus(4))
+    await site.reserves_nothing("seed-1", "seed-2")
+
+    async def is_held() -> None:
+        path = f"{CLUSTERS}/user-1"
+        await site.comes("seed-1", path, "UsageCurrent", "False", "MachineAPIMissing", seconds=90)
+        status = (await site.get("seed-1", path))["status"]
+        assert (status["machines"], status["resourceUsage"]["cpu"]) == (2, "2")
+        await site.comes(
+            "master", f"resourcequotas/{QUOTA}", "UsageCurrent", "False", "SourceUnreachable", "alpha/user-1 on seed-1"
+        )
+        answer = await site.refused("user-2")
+        assert "used: cpu=4, limited: cpu=4" in answer.message
+
+    agent = site.program("seed-1")
+    try:
+        unserved = [{**version, "served": False} for version in served]
+        await site.patch("user-1", definition, {"spec": {"versions": unserved}})
+        await is_held()
+        await site.kill(agent)
+        await site.start(agent)
+        await is_held()
+        await asyncio.sleep(2 * WINDOW)  # nothing is released as time goes by
+        await is_held()
+    finally:
+        await site.patch("user-1", definition, {"spec": {"versions": served}})
+    await site.comes("seed-1", f"{CLUSTERS}/user-1", "UsageCurrent", "True", seconds=90)
+    await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "True", "AllReported", seconds=60)
+    assert len(await site.items("user-1", MACHINES)) == 2
+    await site.refused("user-2")
+    (gone, _) = await site.items("user-1", MACHINES)
+    await site.delete("user-1", f"{MACHINES}/{gone['metadata']['name']}")
+    await site.uses(cpus(3))
+    await site.admitted("user-2")
 
 
 async def test_an_agent_that_restarts_keeps_the_count_of_a_user_cluster_that_it_never_reached(site: Site) -> None:

@@ -16,14 +16,14 @@ import pytest_asyncio
 from common.quota import resources
 from devcluster.objects import API
 from tests.integration.installed.commands import Commands
-from tests.integration.installed.site import CLUSTERS, Answer, Json, Site, until
+from tests.integration.installed.site import CLUSTERS, WINDOW, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration
 
 ANN = {"owner": "ann"}
 QUOTA = "owner-ann"
 USED = re.compile(r"requested: pods=1, used: pods=(\d+), limited: pods=(\d+);")
-WIDGETS = "/apis/example.com/v1/namespaces/shop/widgets"
+WIDGETS = "/apis/example.com/v1/namespaces/{}/widgets"
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-namespaces"
 ENFORCED = "NamespacesEnforced"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -90,6 +90,39 @@ class Clusters:
             assert not account.get("nonce"), "it is open"
 
         await until(holds, 60)
+
+
+def version(name: str, *, served: bool = True, storage: bool = True) -> Json:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {"name": name, "served": served, "storage": storage, "schema": schema}
+
+
+async def define_widgets(site: Site, cluster: str, versions: list[Json]) -> None:
+    """A kind of CustomResourceDefinition that the agent may list."""
+    names = {"plural": "widgets", "singular": "widget", "kind": "Widget"}
+    spec: Json = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions}
+    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    group = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "widgets"}}
+    rule = {"apiGroups": ["example.com"], "resources": ["widgets"], "verbs": ["list", "watch"]}
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "seedquota-seed"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "widgets"}
+    await site.apply(
+        cluster,
+        {**crd, "metadata": {"name": "widgets.example.com"}, "spec": spec},
+        {**group, "kind": "ClusterRole", "rules": [rule]},
+        {**group, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
+    )
+
+
+def widget(name: str) -> Json:
+    return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}}
+
+
+async def create_widgets(site: Site, cluster: str, namespace: str, names: str) -> None:
+    """One of each letter."""
+    for name in names:
+        answer = await site.call(cluster, "POST", WIDGETS.format(namespace), widget(name))
+        assert answer.status in (201, 409), answer  # 409: it was made before what was asked for again
 
 
 @pytest_asyncio.fixture
@@ -171,38 +204,12 @@ async def test_what_cannot_be_listed_stops_its_own_quota_alone(site: Site, clust
     """The CRD's conversion webhook does not answer, and the rights for Secrets were not given."""
     await clusters.namespace("user-1", "shop", ANN)
     await clusters.pods("user-1", "shop", "a")
-    versions = [
-        {
-            "name": name,
-            "served": True,
-            "storage": name == "v1",
-            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-        }
-        for name in ("v1", "v2")
-    ]
-    names = {"plural": "widgets", "singular": "widget", "kind": "Widget"}
-    spec: Json = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions}
-    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    await site.apply("user-1", {**crd, "metadata": {"name": "widgets.example.com"}, "spec": spec})
-    group = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "widgets"}}
-    rule = {"apiGroups": ["example.com"], "resources": ["widgets"], "verbs": ["list", "watch"]}
-    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "seedquota-seed"}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "widgets"}
-    await site.apply(
-        "user-1",
-        {**group, "kind": "ClusterRole", "rules": [rule]},
-        {**group, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
-    )
-    widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}}
-
-    async def created() -> None:
-        assert (await site.call("user-1", "POST", WIDGETS, widget)).status == 201
-
-    await until(created, 30)
+    versions = [version("v1"), version("v2", storage=False)]
+    await define_widgets(site, "user-1", versions)
+    await until(partial(create_widgets, site, "user-1", "shop", "w"), 30)
     nowhere = {"url": "https://127.0.0.1:1/convert"}
     conversion = {"strategy": "Webhook", "webhook": {"clientConfig": nowhere, "conversionReviewVersions": ["v1"]}}
-    for version in versions:
-        version["storage"] = version["name"] == "v2"
+    versions = [version("v1", storage=False), version("v2")]
     await site.patch("user-1", f"{CRD}/widgets.example.com", {"spec": {"conversion": conversion, "versions": versions}})
     await site.apply(
         "master",
@@ -225,6 +232,57 @@ async def test_what_cannot_be_listed_stops_its_own_quota_alone(site: Site, clust
     await clusters.counts("seed-1", "broken", pods="1", **{"count/widgets__example__com": "1"})
     await site.delete("user-1", f"{CRD}/widgets.example.com")
     await clusters.counts("seed-1", "broken", pods="1")
+
+
+async def test_a_kind_that_is_not_served_is_held_until_its_definition_is_gone(site: Site, clusters: Clusters) -> None:
+    """Its objects are there again when it is served again: 4 of user-1 beside 2 of user-2 are all that there may be."""
+    limits, path, widgets = {"count/widgets__example__com": "6"}, f"resourcequotas/{QUOTA}", WIDGETS.format("stock")
+    for cluster in ("user-1", "user-2"):
+        await clusters.namespace(cluster, "stock", ANN)
+        await define_widgets(site, cluster, [version("v1")])
+    await site.apply("master", quota(**limits))
+    await site.comes("master", path, "Enforced", "True", seconds=60)
+    await until(partial(create_widgets, site, "user-1", "stock", "abcd"), 60)
+    await until(partial(create_widgets, site, "user-2", "stock", "ef"), 60)
+    four, two = ({"count/widgets__example__com": number} for number in "42")
+    await clusters.counts("seed-1", **four)
+    await clusters.counts("seed-2", **two)
+
+    async def is_full(cluster: str = "user-2") -> None:
+        answer = await site.call(cluster, "POST", widgets, widget("more"))
+        assert answer.status == 403 and "used: count/widgets.example.com=6, limited:" in answer.message, answer
+
+    async def is_held() -> None:
+        reason, texts = "ResourceNotListed", ("user-1", "widgets.example.com", "serve it again")
+        await site.comes("master", path, "UsageCurrent", "False", reason, *texts, seconds=60)
+        used = (await site.ledger("seed-1", QUOTA))["account"]["used"]
+        assert list(used.values()) == [{"count/widgets.example.com": "4"}]
+        await until(is_full, 30)
+
+    definition = f"{CRD}/widgets.example.com"
+    await site.patch("user-1", definition, {"spec": {"versions": [version("v1", served=False)]}})
+    await is_held()
+    await site.kill(site.program("seed-1"))
+    await site.start(site.program("seed-1"))
+    await is_held()
+    await asyncio.sleep(2 * WINDOW)  # nothing is released as time goes by
+    await is_held()
+
+    await site.patch("user-1", definition, {"spec": {"versions": [version("v1")]}})
+    await site.comes("master", path, "UsageCurrent", "True", seconds=60)
+    await clusters.counts("seed-1", **four)
+    await until(is_full, 30)
+    await site.delete("user-1", f"{widgets}/a")
+    await until(partial(create_widgets, site, "user-1", "stock", "k"), 60)
+    await until(partial(is_full, "user-1"), 30)
+
+    await site.delete("user-1", definition)  # with all that is of it
+    await until(partial(create_widgets, site, "user-2", "stock", "ghij"), 60)
+    await until(is_full, 30)
+    await clusters.counts("seed-1")
+    await site.comes("master", path, "UsageCurrent", "True", seconds=60)
+    assert len(await site.items("user-2", widgets)) == 6
+    await site.delete("user-2", definition)
 
 
 async def test_what_exceeds_the_quota_is_refused_in_both_clusters_until_something_ends(
