@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from common.runtime.metrics import WEBHOOK_BUCKETS
+from common.runtime.metrics import WEBHOOK_BUCKETS, no_cluster
 from seed.providers.size import CONDITIONS
 
 _REQUESTS = Counter(
@@ -183,6 +183,7 @@ def no_machines(cluster: str) -> None:
     """The user cluster is gone."""
     for metric in (*_OF_LEADER, _RESTORED):
         metric.remove_by_labels({"user_cluster": cluster})
+    no_cluster(cluster)
 
 
 def not_leading() -> None:

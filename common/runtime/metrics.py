@@ -46,6 +46,11 @@ _UNEXPECTED = Counter(
     "Errors that the program did not expect, by the part of it in which they were. The other parts go on.",
     ["part"],
 )
+_REFUSED_ANSWERS = Counter(
+    "seedquota_api_answers_refused_total",
+    "Answers of Kubernetes API servers that were not taken, by what was wrong with them.",
+    ["cluster", "reason"],
+)
 _LONGEST_STALL = Gauge(
     "seedquota_event_loop_longest_stall_seconds",
     "Longest time in the last one to two minutes for which the event loop did nothing else than one piece of work.",
@@ -84,6 +89,15 @@ def throttled(controller: str) -> None:
 
 def unexpected(part: str) -> None:
     _UNEXPECTED.labels(part).inc()
+
+
+def api_answer_refused(cluster: str, reason: str) -> None:
+    _REFUSED_ANSWERS.labels(cluster, reason).inc()
+
+
+def no_cluster(cluster: str) -> None:
+    """It is gone."""
+    _REFUSED_ANSWERS.remove_by_labels({"cluster": cluster})
 
 
 def watch_leader(leads: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object
 from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change
+from common.runtime import metrics
 from common.runtime.burst import BurstDetector
 from common.runtime.unexpected import contained
 from master.cache.informers import Caches, changed_name
@@ -129,7 +130,7 @@ class Seeds:
     def _drop(self, name: str) -> None:
         link = self.links.pop(name, None)
         if link is not None:
-            self._end(link.stop())
+            self._end(_forget(link))
             self.on_seed(name)
 
     async def _lose(self, link: SeedLink) -> None:
@@ -146,6 +147,11 @@ class Seeds:
         task = asyncio.create_task(stopping)
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
+
+
+async def _forget(link: SeedLink) -> None:
+    await link.stop()
+    metrics.no_cluster(link.name)
 
 
 def _matters(change: Change[Object]) -> bool:

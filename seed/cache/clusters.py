@@ -11,6 +11,7 @@ from common.api.types import USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
+from common.runtime import metrics
 from common.runtime.listeners import Listeners
 from seed.cache.consumer import Consumer, consumer_of
 from seed.cache.quota import NAMESPACES, Quota, takes_part
@@ -239,6 +240,8 @@ class ClusterCache:
         cluster = change.new if change.new is not None else change.old
         assert cluster is not None, "a change has an object before or after"
         self._cluster_listeners.call(cluster.metadata.key)
+        if change.new is None:
+            metrics.no_cluster(cluster.metadata.key)
         if _participation(change.old) != _participation(change.new):
             self._participants_listeners.call()
         if _unenforced(change.old) != _unenforced(change.new):

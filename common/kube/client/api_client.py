@@ -18,7 +18,7 @@ import msgspec
 from common.kube.client import kubeconfig
 from common.kube.client.bounds import MAX_BODY, MAX_BROKEN, MAX_EMPTY_PAGES, MAX_ITEMS
 from common.kube.client.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connection
-from common.kube.client.errors import Gone, Malformed, TooLarge
+from common.kube.client.errors import Gone, Malformed, TooLarge, TooMany
 from common.kube.client.meta import Object, object_key
 from common.kube.client.reach import Reach, RequestHook
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, by_name, read_page
@@ -89,14 +89,16 @@ class Cluster(Connection):
 
     async def get(self, resource: Resource[T], name: str, namespace: str | None = None) -> T:
         path = resource.path(namespace, name)
-        return resource.decode(await self.request("GET", path, verb="get", plural=resource.plural))
+        return self._decode(resource, await self.request("GET", path, verb="get", plural=resource.plural))
 
     async def find(self, resource: Resource[T], name: str, namespace: str | None = None) -> T | None:
         """None is proof that it is not there. `get` gives none: an API that is not served answers as if only the object
         were missing."""
         listing = await self.list(resource, namespace, field_selector=by_name(name))
         if any(broken.key in ("", object_key(namespace or "", name)) for broken in listing.broken):
-            raise Malformed(200, "Malformed", f"cluster {self.name}: {resource.kind} {name} cannot be read")
+            raise self.refused(
+                Malformed(200, "Malformed", f"cluster {self.name}: {resource.kind} {name} cannot be read")
+            )
         return next((found for found in listing.items if found.metadata.name == name), None)
 
     async def list(
@@ -150,9 +152,9 @@ class Cluster(Connection):
                         accept=_METADATA_LIST if resource.metadata_only else JSON,
                         pool=pool,
                     )
-                except TooLarge:
+                except TooLarge as error:
                     if query["limit"] == "1":
-                        raise
+                        raise self.refused(error) from None
                     query["limit"] = str(max(int(query["limit"]) // SMALLER, 1))
                     continue
                 began = own_time()
@@ -160,21 +162,22 @@ class Cluster(Connection):
                     meta = await read_page(resource, content, int(query["limit"]), items, broken)
                 except msgspec.MsgspecError as error:
                     what = f"cluster {self.name}: list {resource.plural}"
-                    raise Malformed(200, "Malformed", f"{what}: answer is not a list: {error}") from None
+                    why = f"{what}: answer is not a list: {error}"
+                    raise self.refused(Malformed(200, "Malformed", why)) from None
                 finally:
                     self._pace.took(own_time() - began)
             weight += len(content) if resource.weigh is None else sum(map(resource.weigh, items[begin:]))
             if resource.most is not None and weight + BROKEN * len(broken) > resource.most:
                 what = f"cluster {self.name}: its {resource.plural}"
-                raise Malformed(200, "Malformed", f"{what} take more than {resource.most // 2**20} MiB")
+                raise self.refused(TooMany(f"{what} take more than {resource.most // 2**20} MiB"))
             if len(items) > MAX_ITEMS:
-                raise Malformed(200, "Malformed", f"cluster {self.name}: more than {MAX_ITEMS} {resource.plural}")
+                raise self.refused(TooMany(f"cluster {self.name}: more than {MAX_ITEMS} {resource.plural}"))
             if len(broken) > MAX_BROKEN:
                 what = f"cluster {self.name}: more than {MAX_BROKEN} {resource.plural} cannot be read"
-                raise Malformed(200, "Malformed", f"{what}: {broken[0].error}")
+                raise self.refused(TooMany(f"{what}: {broken[0].error}"))
             empty += before == len(items) + len(broken)
             if empty > MAX_EMPTY_PAGES:
-                raise Malformed(200, "Malformed", f"cluster {self.name}: list {resource.plural}: it does not end")
+                raise self.refused(TooMany(f"cluster {self.name}: list {resource.plural}: it does not end"))
             if not meta.continue_:
                 return Listing(items, meta.resource_version, broken)
             query["continue"] = meta.continue_
@@ -189,14 +192,14 @@ class Cluster(Connection):
     ) -> T:
         path = resource.path(namespace if namespace is not None else _identity(body)[0]) + _dry(dry_run)
         content = await self.request("POST", path, resource.encode(body), verb="create", plural=resource.plural)
-        return resource.decode(content)
+        return self._decode(resource, content)
 
     async def replace(self, resource: Resource[T], body: Mapping[str, object] | T, subresource: str = "") -> T:
         """Compare-and-set by metadata.resourceVersion. What a narrow struct does not name is removed."""
         namespace, name = _identity(body)
         path = resource.path(namespace, name, subresource)
         content = await self.request("PUT", path, resource.encode(body), verb="update", plural=resource.plural)
-        return resource.decode(content)
+        return self._decode(resource, content)
 
     async def apply(
         self,
@@ -217,7 +220,7 @@ class Cluster(Connection):
             verb="apply",
             plural=resource.plural,
         )
-        return resource.decode(content)
+        return self._decode(resource, content)
 
     async def merge_patch(
         self,
@@ -234,7 +237,7 @@ class Cluster(Connection):
         content = await self.request(
             "PATCH", path, _encoder.encode(patch), MERGE_PATCH, verb="patch", plural=resource.plural
         )
-        return resource.decode(content)
+        return self._decode(resource, content)
 
     async def delete(
         self,
@@ -305,11 +308,19 @@ class Cluster(Connection):
         accept = METADATA if resource.metadata_only else JSON
         response = await self._open(path, limits, resource.plural, accept)
         try:
-            stream = WatchStream(self.name, resource, response, timeout_seconds + SILENT, self._room, self._pace)
+            stream = WatchStream(
+                self.name, resource, response, timeout_seconds + SILENT, self._room, self._pace, self.refused
+            )
             with stream:
                 yield stream
         finally:
             response.close()
+
+    def _decode(self, resource: Resource[T], content: bytes) -> T:
+        try:
+            return resource.decode(content)
+        except Malformed as error:
+            raise self.refused(error) from None
 
 
 def _dry(dry_run: bool) -> str:

@@ -65,9 +65,7 @@ class Taken:
     def add(self, size: int) -> None:
         """Raises TooLarge."""
         if self._room.taken + size > MAX_INCOMPLETE:
-            raise TooLarge(
-                200, "Malformed", f"{self._what}: all answers together are larger than {MAX_INCOMPLETE} bytes"
-            )
+            raise TooLarge(f"{self._what}: all answers together are larger than {MAX_INCOMPLETE} bytes")
         self._room.taken += size
         self.size += size
 

@@ -18,10 +18,12 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from common.kube.client.bounds import MAX_BODY, PAGES_AT_ONCE, SHARE, Room
-from common.kube.client.errors import ApiError, Malformed, Unavailable, api_error
+from common.kube.client.errors import ApiError, BadAnswer, Malformed, TooLarge, Unavailable, api_error
 from common.kube.client.kubeconfig import Access, InvalidKubeconfig
 from common.kube.client.reach import RequestHook
+from common.kube.client.tls import HandshakeTooLarge
 from common.kube.client.transport import IDENTITY, Pace, RefusedAnswer, close_all, describe, new_session, read_body
+from common.runtime import metrics
 
 ONE_PIECE = 1024 * 1024  # bytes of a body that is sent in one piece
 LEASE_CONNECTIONS = 4  # the lease, a replica's own record, the leader's look at all records, and one more
@@ -90,6 +92,11 @@ class Connection:
         self._access = replace(self._access, authorization=authorization)
         self._set_authorization(authorization)
 
+    def refused(self, error: Malformed) -> Malformed:
+        """The error, which is counted: what this API server answered is not taken."""
+        metrics.api_answer_refused(self.name, error.wrong.value)
+        return error
+
     async def close(self) -> None:
         await close_all([self._requests, self._leases, self._watches])
 
@@ -118,6 +125,8 @@ class Connection:
                 async with response:
                     content = await read_body(response, MAX_BODY, self._room, what)
                     raise self._error(status, content, what, response)
+        except TooLarge as error:
+            raise self.refused(error) from None
         except (aiohttp.ClientError, OSError) as error:
             raise self._failed(what, error, self.timeout) from None
         finally:
@@ -170,6 +179,10 @@ class Connection:
                 what = f"cluster {self.name}: {verb} {path}"
                 content = await read_body(response, max_body or self._max_body, self._room, what)
                 status = response.status
+        except TooLarge as error:
+            if verb == "list":  # it may be asked for in smaller pages
+                raise
+            raise self.refused(error) from None
         except (aiohttp.ClientError, OSError) as error:
             raise self._failed(f"{verb} {path}", error, limit) from None
         finally:
@@ -229,7 +242,12 @@ class Connection:
 
     def _failed(self, what: str, error: Exception, timeout: float) -> ApiError:
         if isinstance(error, RefusedAnswer):
-            return Malformed(200, "Malformed", f"cluster {self.name}: {what}: answer is refused: {error}")
+            why = f"cluster {self.name}: {what}: answer is refused: {error}"
+            return self.refused(Malformed(200, "Malformed", why, wrong=error.wrong))
+        if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, HandshakeTooLarge):
+            metrics.api_answer_refused(self.name, BadAnswer.HANDSHAKE_TOO_LARGE.value)
+        elif isinstance(error, aiohttp.ClientResponseError):  # it is no HTTP, or a line of its head is too long
+            metrics.api_answer_refused(self.name, BadAnswer.MALFORMED.value)
         why = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else describe(error)
         if self._access.hosts is not None:
             why = self._access.hosts.told(error, f"{what}: {why}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import Enum
 
 import msgspec
 
@@ -79,12 +80,41 @@ class Unavailable(ApiError):
     """No answer, or the answer that none can be given now. A write may have happened all the same."""
 
 
+class BadAnswer(Enum):
+    """What was wrong with an answer that is not taken: the label of a metric."""
+
+    MALFORMED = "Malformed"
+    HANDSHAKE_TOO_LARGE = "HandshakeTooLarge"
+    HEAD_TOO_LARGE = "HeadTooLarge"
+    INTERIM_ANSWERS = "InterimAnswers"
+    ANOTHER_PROTOCOL = "AnotherProtocol"
+    COMPRESSED = "Compressed"
+    FRAMING = "Framing"
+    SECOND_ANSWER = "SecondAnswer"
+    TOO_LARGE = "TooLarge"
+    TOO_MANY = "TooMany"
+
+
 class Malformed(ApiError):
-    """An answer that does not fit the type it is read as, or is too large."""
+    """An answer that does not fit the type it is read as, or is beyond a bound."""
+
+    def __init__(self, status: int, reason: str, message: str, *, wrong: BadAnswer = BadAnswer.MALFORMED) -> None:
+        super().__init__(status, reason, message)
+        self.wrong = wrong
 
 
 class TooLarge(Malformed):
     """The answer is larger than is read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(200, "Malformed", message, wrong=BadAnswer.TOO_LARGE)
+
+
+class TooMany(Malformed):
+    """Of a kind there are more objects than are read, or more that cannot be read, or its list does not end."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(200, "Malformed", message, wrong=BadAnswer.TOO_MANY)
 
 
 _BY_REASON: dict[str, type[ApiError]] = {

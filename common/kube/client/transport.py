@@ -17,7 +17,7 @@ from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
 from common.kube.client.bounds import AT_ONCE, MAX_HEAD, MAX_INTERIM, MAX_OVERHEAD, Room
-from common.kube.client.errors import TooLarge
+from common.kube.client.errors import BadAnswer, TooLarge
 from common.kube.client.tenant_hosts import TenantHosts
 
 
@@ -42,6 +42,10 @@ _HEAD_PIECE = 4 * 1024  # bytes of a head that are parsed before interim answers
 
 class RefusedAnswer(aiohttp.ClientPayloadError):
     """The answer is beyond a bound. `str()` says beyond which."""
+
+    def __init__(self, wrong: BadAnswer, why: str) -> None:
+        super().__init__(why)
+        self.wrong = wrong
 
 
 class BoundedProtocol(ResponseHandler):
@@ -70,38 +74,38 @@ class BoundedProtocol(ResponseHandler):
             self._received += len(piece)
             super().data_received(piece)
             if self._answer is None and self._received > MAX_HEAD:
-                self._refuse(f"its head is larger than {MAX_HEAD} bytes")
+                self._refuse(BadAnswer.HEAD_TOO_LARGE, f"its head is larger than {MAX_HEAD} bytes")
         if self._refused is not None or (data and begin == len(data)):
             return
         if data and self._answer is not None and self._answer.is_eof():
-            self._refuse("more was sent than one answer")
+            self._refuse(BadAnswer.SECOND_ANSWER, "more was sent than one answer")
             return
         self._received += len(data) - begin
         super().data_received(data[begin:])
         body = self._answer.total_bytes if self._answer is not None else 0
         if self._received - body > body + MAX_OVERHEAD:
-            self._refuse("it has more framing than content")
+            self._refuse(BadAnswer.FRAMING, "it has more framing than content")
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         message, body = data
         if self._answer is not None:
-            self._refuse("more was sent than one answer")
+            self._refuse(BadAnswer.SECOND_ANSWER, "more was sent than one answer")
         elif message.code == 101:
-            self._refuse("it changes to another protocol")
+            self._refuse(BadAnswer.ANOTHER_PROTOCOL, "it changes to another protocol")
         elif message.code < 200:
             self._interim += 1
             if self._interim > MAX_INTERIM:
-                self._refuse(f"more than {MAX_INTERIM} interim answers")
+                self._refuse(BadAnswer.INTERIM_ANSWERS, f"more than {MAX_INTERIM} interim answers")
         elif message.headers.get("Content-Encoding", "identity").lower() != "identity":
-            self._refuse("it is compressed")
+            self._refuse(BadAnswer.COMPRESSED, "it is compressed")
         else:
             self._answer = body
             super().feed_data(data, size)
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, wrong: BadAnswer, why: str) -> None:
         if self._refused is not None:
             return
-        self._refused = RefusedAnswer(why)
+        self._refused = RefusedAnswer(wrong, why)
         if self._answer is not None:
             self._answer.set_exception(self._refused)
         self.set_exception(self._refused)
@@ -132,7 +136,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, room: Room, wh
     parts: list[bytes] = []
     size = response.content_length or 0
     if size > limit:
-        raise TooLarge(200, "Malformed", f"{what}: answer is larger than {limit} bytes")
+        raise TooLarge(f"{what}: answer is larger than {limit} bytes")
     with room.of(what) as taken:
         if size:
             taken.add(size)
@@ -140,7 +144,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, room: Room, wh
         async for part in response.content.iter_any():
             size += len(part)
             if size > limit:
-                raise TooLarge(200, "Malformed", f"{what}: answer is larger than {limit} bytes")
+                raise TooLarge(f"{what}: answer is larger than {limit} bytes")
             taken.add(len(part))
             parts.append(part)
             await asyncio.sleep(0)

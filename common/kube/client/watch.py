@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import get_running_loop, timeout_at
+from collections.abc import Callable
 from typing import Generic, Self, TypeVar
 
 import aiohttp
@@ -10,7 +11,7 @@ import msgspec
 
 from common.kube.client import deep_json
 from common.kube.client.bounds import MAX_BODY, Room, Taken
-from common.kube.client.errors import Malformed, Unavailable, api_error
+from common.kube.client.errors import Malformed, TooLarge, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, check_names, describe_broken
 from common.kube.client.transport import Pace, RefusedAnswer, describe
@@ -30,8 +31,9 @@ class WatchStream(Generic[T]):
         seconds: float,
         room: Room,
         pace: Pace,
+        refused: Callable[[Malformed], Malformed],
     ) -> None:
-        """`seconds` from now it must have ended."""
+        """`seconds` from now it must have ended. `refused` is told of what is not taken of it."""
         self._until = get_running_loop().time() + seconds
         self._what = f"cluster {cluster}: watch {resource.plural}"
         self._resource = resource
@@ -39,6 +41,7 @@ class WatchStream(Generic[T]):
         self._partial: list[bytes] = []  # of a line whose end has not come
         self._taken = Taken(room, self._what)
         self._pace = pace
+        self._refused = refused
         self._work_began: float | None = None  # of what came last, until more is asked for
 
     def __enter__(self) -> Self:
@@ -53,6 +56,12 @@ class WatchStream(Generic[T]):
         Raises Gone, Malformed when the stream cannot be understood, and Unavailable when the connection broke or the
         watch did not end in time: then nobody sends anything over this connection any more.
         """
+        try:
+            return await self._read()
+        except Malformed as error:
+            raise self._refused(error) from None
+
+    async def _read(self) -> list[WatchEvent[T]] | None:
         if self._work_began is not None:
             self._pace.took(own_time() - self._work_began)
         try:
@@ -62,7 +71,8 @@ class WatchStream(Generic[T]):
         except TimeoutError:
             raise Unavailable(0, "Unavailable", f"{self._what}: the watch did not end in time") from None
         except RefusedAnswer as error:
-            raise Malformed(200, "Malformed", f"{self._what}: answer is refused: {error}") from None
+            why = f"{self._what}: answer is refused: {error}"
+            raise Malformed(200, "Malformed", why, wrong=error.wrong) from None
         except (aiohttp.ClientError, OSError) as error:
             raise Unavailable(0, "Unavailable", f"{self._what}: {describe(error)}") from None
         self._work_began = own_time()
@@ -85,7 +95,7 @@ class WatchStream(Generic[T]):
             self._partial.append(part)
             self._taken.add(len(part))
             if self._taken.size > MAX_BODY:
-                raise Malformed(200, "Malformed", f"{self._what}: event is larger than {MAX_BODY} bytes")
+                raise TooLarge(f"{self._what}: event is larger than {MAX_BODY} bytes")
 
     def _decode(self, line: bytes) -> WatchEvent[T]:
         try:

@@ -13,7 +13,7 @@ from typing import Generic
 
 from common.kube.client.api_client import BROKEN, Cluster
 from common.kube.client.bounds import MAX_BROKEN
-from common.kube.client.errors import ApiError, Gone, Malformed
+from common.kube.client.errors import ApiError, Gone, TooMany
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
 from common.kube.controller.store import Change, IndexFunction, Store, T
 from common.runtime.pieces import in_pieces
@@ -236,7 +236,7 @@ class Reflector(Generic[T]):
     async def _replace(self, listing: Listing[T]) -> None:
         """Changes come in pieces, what is gone last: meanwhile there never seems to be less than there is."""
         if len(listing.items) > MAX_OBJECTS:
-            raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
+            raise self._cluster.refused(TooMany(f"more than {MAX_OBJECTS} {self._resource.plural}"))
         before = {obj.metadata.key: obj for obj in self.store.values()}
         after = {obj.metadata.key: obj for obj in listing.items}
         self._forget_malformed(listing.broken)
@@ -319,7 +319,7 @@ class Reflector(Generic[T]):
                 self._drop(key)
             else:
                 if len(self.store) >= MAX_OBJECTS and key not in self.store:
-                    raise Malformed(200, "Malformed", f"more than {MAX_OBJECTS} {self._resource.plural}")
+                    raise self._cluster.refused(TooMany(f"more than {MAX_OBJECTS} {self._resource.plural}"))
                 old = self.store.get(key)
                 weight = self._weight + self._weigh(event.object) - (self._weigh(old) if old is not None else 0)
                 if weight > self._weight:
@@ -338,7 +338,7 @@ class Reflector(Generic[T]):
         if broken.key not in self.malformed:
             if len(self.malformed) >= MAX_BROKEN:
                 what = f"more than {MAX_BROKEN} {self._resource.plural} cannot be read"
-                raise Malformed(200, "Malformed", what)
+                raise self._cluster.refused(TooMany(what))
             self._bound(self._weight)
         last_good = self.store.get(broken.key)
         if last_good is not None and last_good.metadata.uid != broken.uid:
@@ -358,7 +358,7 @@ class Reflector(Generic[T]):
         """Raises Malformed where so much in the store, beside what cannot be read, is more than there may be."""
         most = self._resource.most
         if most is not None and weight + BROKEN * len(self.malformed) > most:
-            raise Malformed(200, "Malformed", f"its {self._resource.plural} take more than {most // 2**20} MiB")
+            raise self._cluster.refused(TooMany(f"its {self._resource.plural} take more than {most // 2**20} MiB"))
 
     def _note_malformed(self, broken: Broken) -> None:
         if self.malformed.get(broken.key) != broken.error:

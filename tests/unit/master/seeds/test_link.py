@@ -10,11 +10,13 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 import pytest_asyncio
+from prometheus_client import REGISTRY
 
 from common.api.labels import MASTER_ANNOTATION, UID_LABEL
 from common.api.types import Seed, SeedStatus
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change, Store
+from common.runtime import metrics
 from common.runtime.burst import BurstDetector
 from master.cache.informers import Caches
 from master.cache.objects import Named
@@ -174,3 +176,18 @@ async def test_it_is_connected_only_once_it_is_known_which_master_serves_the_see
                 task.cancel()
         await cluster.close()
     assert phases == [Phase.OTHER_MASTER]
+
+
+async def test_what_was_refused_of_a_seed_s_answers_goes_with_the_seed() -> None:
+    caches = SimpleNamespace(secrets=SimpleNamespace(store=Store[Any]({})))
+    seeds = Seeds(cast(Caches, caches), "seedquota", master="own-lease")
+    metadata = {"name": "gone", "uid": "seed-uid"}
+    seed = msgspec.convert(
+        {"metadata": metadata, "spec": {"kubeconfigSecretRef": {"name": "x"}, "state": "Lost"}}, Seed
+    )
+    seeds._changed("seeds", Change(None, seed))
+    metrics.api_answer_refused("gone", "Compressed")
+    seeds._changed("seeds", Change(seed, None))
+    await asyncio.gather(*seeds._stopping)
+    labels = {"cluster": "gone", "reason": "Compressed"}
+    assert REGISTRY.get_sample_value("seedquota_api_answers_refused_total", labels) is None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from prometheus_client import REGISTRY
 
 from common.api.catalogue import Catalogue
 from common.api.types import CatalogueEntry, UserCluster
+from common.kube.controller.store import Change
 from common.quota.escrow import Report
+from common.runtime import metrics
 from seed.cache.consumer import Consumer
 from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, CLUSTERS, KUBERMATIC, hosted_key, namespaces_key, shown
 from tests.unit.seed_world import PROJECT, seed_world
@@ -108,3 +111,12 @@ async def test_what_the_seed_itself_is_asked_about_is_named_until_it_is_proven(i
         entries.append(CatalogueEntry(name="clusters", count_from="Allocations"))
         quota_cache._catalogue = (quota_cache._catalogue[0], Catalogue(entries))
         assert cluster_cache.unenforced(types) == allocations, "clusters are counted from Allocations then"
+
+
+async def test_what_was_refused_of_its_api_server_s_answers_goes_with_a_user_cluster() -> None:
+    async with seed_world() as world:
+        cluster = hosted("gone")
+        metrics.api_answer_refused(f"{PROJECT}/gone", "Compressed")
+        world.cluster_cache._cluster_changed(Change(cluster, None))
+        labels = {"cluster": f"{PROJECT}/gone", "reason": "Compressed"}
+        assert REGISTRY.get_sample_value("seedquota_api_answers_refused_total", labels) is None

@@ -11,17 +11,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from prometheus_client import REGISTRY
 
 from common.kube.client import bounds, transport
 from common.kube.client.api_client import Cluster
 from common.kube.client.bounds import AT_ONCE, MAX_INTERIM, MAX_VALUES, SHARE
-from common.kube.client.errors import ApiError, Malformed, Unavailable
+from common.kube.client.errors import ApiError, Malformed, NotFound, Unavailable
 from common.kube.client.kubeconfig import Access
 from common.kube.client.meta import Object
 from common.kube.client.reach import ANYWHERE
 from common.kube.client.resource import Resource, WatchEvent
 from common.kube.client.transport import Pace
 from common.kube.client.watch import WatchStream
+from common.runtime import metrics
 from tests.unit.fake_api_server import eventually
 
 THINGS = Resource("", "v1", "things", "Thing", namespaced=True, type=Object)
@@ -407,3 +409,67 @@ def kubeconfig_of(server: str) -> str:
             "users": [{"name": "u", "user": {"token": "t"}}],
         }
     )
+
+
+def refused(reason: str) -> float:
+    labels = {"cluster": "hostile", "reason": reason}
+    return REGISTRY.get_sample_value("seedquota_api_answers_refused_total", labels) or 0.0
+
+
+REFUSED = [
+    (whole(b"{}", b"Content-Encoding: gzip"), "Compressed"),
+    (OK + b"".join(b"X-%d: %b\r\n" % (number, b"y" * 4000) for number in range(100)), "HeadTooLarge"),
+    (b"HTTP/1.1 103 x\r\n\r\n" * 20, "InterimAnswers"),
+    (b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n", "AnotherProtocol"),
+    (whole(b"{}") * 2, "SecondAnswer"),
+    (OK + b"Transfer-Encoding: chunked\r\n\r\n" + (b"1;" + b"e" * 16_000 + b"\r\n \r\n") * 200, "Framing"),
+    (OK + b"Content-Length: 9000000\r\n\r\n", "TooLarge"),
+    (whole(b"[]"), "Malformed"),
+]
+
+
+@pytest.mark.parametrize(("says", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+async def test_a_refused_answer_is_counted_once_by_what_was_wrong(says: bytes, reason: str) -> None:
+    async with attacked() as (hostile, cluster):
+        hostile.says = says
+        for ask in (
+            lambda: cluster.get(THINGS, "a", "n"),
+            lambda: cluster.list(THINGS, limit=1),
+            lambda: cluster.create(THINGS, {"metadata": {"name": "a", "namespace": "n"}}),
+        ):
+            before = refused(reason)
+            with pytest.raises(Malformed):
+                await ask()
+            assert refused(reason) == before + 1
+    metrics.no_cluster("hostile")
+    assert not refused(reason)
+
+
+async def test_lists_and_watches_that_are_refused_are_counted_and_a_smaller_page_is_none() -> None:
+    async with attacked() as (hostile, cluster):
+        hostile.says = page(more=b"x")
+        with pytest.raises(Malformed):
+            await cluster.list(THINGS)
+        assert refused("TooMany") == 1
+        hostile.says = OK + b"\r\nno event\n"
+        with pytest.raises(Malformed):
+            async with cluster.open_watch(THINGS, resource_version="1") as stream:
+                await until_some(stream)
+        assert refused("Malformed") == 1
+        answers = iter([OK + b"Content-Length: 9000000\r\n\r\n", page()])
+
+        async def say(writer: asyncio.StreamWriter) -> None:
+            writer.write(next(answers))
+
+        hostile.say = say
+        await cluster.list(THINGS)
+        assert not refused("TooLarge")
+        hostile.say, hostile.says = None, b"HTTP/1.1 404 x\r\nContent-Length: 0\r\n\r\n"
+        with pytest.raises(NotFound):
+            await cluster.get(THINGS, "a", "n")
+        assert (refused("TooMany"), refused("Malformed")) == (1, 1)
+        hostile.says = OK + b"X: " + b"y" * 100_000
+        with pytest.raises(Unavailable):
+            await cluster.get(THINGS, "a", "n")
+        assert refused("Malformed") == 2
+    metrics.no_cluster("hostile")

@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from prometheus_client import REGISTRY
 
 from common.kube.client import kubeconfig
 from common.kube.client.api_client import Cluster
@@ -159,6 +160,8 @@ async def test_a_server_s_handshake_is_bounded(tmp_path: Path) -> None:
     async with reached(chain.served(tmp_path, 60), chain.pems[0]) as cluster:
         with pytest.raises(Unavailable, match=f"its TLS handshake is larger than {MAX_HANDSHAKE} bytes"):
             await cluster.get(THINGS, "a", "n")
+    labels = {"cluster": "c", "reason": "HandshakeTooLarge"}
+    assert REGISTRY.get_sample_value("seedquota_api_answers_refused_total", labels) == 1
     async with reached(short.served(tmp_path, 3), short.pems[0]) as cluster:
         assert (await cluster.get(THINGS, "a", "n")).metadata.name == "a"
 
