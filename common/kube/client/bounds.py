@@ -7,7 +7,7 @@
 | what is no body: framing, extensions, trailers | as much as the body, and 1 MiB |
 | one page of a list, one event of a watch, and each other answer | 8 MiB |
 | one page of a list | as many objects as were asked for |
-| one object | 150,000 values, also where they are not read |
+| one object | 150,000 values, also where they are not read; an error 10,000 |
 | all answers of one API server that are not complete | 64 MiB, with lines of watches; 4 pages of lists |
 | one list | 500,000 objects, of which 1,000 cannot be read, and 100 empty pages |
 | the event loop's time for lists and watches of one API server that others run | a fifth, and 0.25 s at once |

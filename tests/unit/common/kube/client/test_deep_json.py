@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from common.kube.client import deep_json
-from common.kube.client.errors import LONGEST_RETRY_AFTER, Malformed, Unavailable, api_error
+from common.kube.client.errors import LONGEST_RETRY_AFTER, Invalid, Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Broken, Resource, read_page
 
@@ -76,6 +76,9 @@ def test_an_error_is_bounded() -> None:
     assert api_error(500, b'{"code": 200, "reason": "x"}', "get things").status == 500
     assert error.retry_after == LONGEST_RETRY_AFTER
     assert api_error(503, b"", "get things", "9" * 400).retry_after == LONGEST_RETRY_AFTER
+    many = api_error(422, b'{"details": {"causes": [%b]}}' % b",".join([b"{}"] * 20_000), "get things")
+    assert isinstance(many, Invalid)
+    assert not many.causes, "they are not decoded"
 
 
 @pytest.mark.parametrize("wrong", [b"\xda", b"\xff\xfe"])
