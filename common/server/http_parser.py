@@ -291,7 +291,7 @@ class RequestReader:
 
 
 def render(response: Response, *, last: bool, body: bool = True) -> bytes:
-    empty = response.status == 204  # it says nothing about a body
+    empty = response.status in (204, 304)  # it says nothing about a body
     head = b"%b%b%bDate: %b\r\n%b\r\n" % (
         _status(response.status, "" if empty else response.content_type),
         b"".join(_header(name, value) for name, value in response.headers),

@@ -19,7 +19,6 @@ from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Answer, Call
 from master.apiserver.problem import ProblemError, invalid
 from master.apiserver.routes import MAX_LIMIT
-from master.apiserver.serializers import matches
 from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache
 from master.cache.informers import BY_ORGANIZATION, Caches, organization_of, subject_of
@@ -49,7 +48,7 @@ class AllocationHandlers:
         some = list(islice(listed, limit + 1))
         rest = some[limit - 1].metadata.name if len(some) > limit else ""
         content = [types.answer(each) for each in some[:limit]]
-        answer = Answer(content, [("ETag", types.etag(content))])
+        answer = Answer(content)
         if rest:
             path = f"/api/v1/organizations/{organization}/allocations"
             answer.headers.append(("Link", f'<{path}?{urlencode({**query, "continue": rest})}>; rel="next"'))
@@ -129,7 +128,7 @@ class AllocationHandlers:
         call.changes = {"created": [{"name": each.name, **types.spec_of(each.spec)} for each in made]}
         content = [types.answer(there[each.name]) for each in wanted]
         shown: object = content if given is bodies else content[0]
-        answer = Answer(shown, [("ETag", types.etag(shown))], status=201 if made else 200)
+        answer = Answer(shown, status=201 if made else 200, version=types.version(shown))
         if given is not bodies:
             answer.headers.append(("Location", _path(wanted[0])))
         return answer
@@ -199,12 +198,12 @@ def _path(wanted: Wanted) -> str:
 
 def _versioned(found: Allocation) -> Answer:
     content = types.answer(found)
-    return Answer(content, [("ETag", types.etag(content))])
+    return Answer(content, version=types.version(content))
 
 
 def _check(call: Call, found: Allocation) -> None:
-    if not matches(call.if_match, types.etag(types.answer(found))):
-        raise ProblemError(412, "the allocation is not the one that If-Match names: read it again")
+    if not call.preconditions.allow_write(types.version(types.answer(found))):
+        raise ProblemError(412, "the allocation is not as If-Match or If-None-Match wants it: read it again")
 
 
 def _none(call: Call) -> ProblemError:

@@ -257,8 +257,8 @@ def display_name(found: Stored) -> str:
     return found.metadata.annotations.get(NAME_ANNOTATION, UNNAMED)
 
 
-def etag(content: object) -> str:
-    return f'"{hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:24]}"'
+def version(content: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:24]
 
 
 def check_same(given: AllocationUpdate, found: Stored) -> None:

@@ -13,7 +13,6 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -31,11 +30,14 @@ from master.apiserver.allocation_handlers import AllocationHandlers
 from master.apiserver.auth import MAX_ASKED, Identities, Rights, bearer, from_another_site, unauthenticated
 from master.apiserver.call import Answer, Call, of_api_error
 from master.apiserver.client_certificates import ClientAuthority, user_of
+from master.apiserver.conditions import COMPRESSED, tag_of
+from master.apiserver.encoding import LARGE, compressed, takes_gzip
 from master.apiserver.handlers import Handlers
 from master.apiserver.limits import Limits
 from master.apiserver.preview_handlers import PreviewHandlers
-from master.apiserver.problem import MEDIA_TYPE, FieldError, ProblemError, of_validation
-from master.apiserver.routes import ROUTES, Route, find
+from master.apiserver.problem import MEDIA_TYPE, ProblemError
+from master.apiserver.reading import LONGEST, read_body, read_conditions, read_query
+from master.apiserver.routes import OPTIONS, ROUTES, Route, find
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 
@@ -46,7 +48,6 @@ SECRET_NAME = "seedquota-api-tls"  # noqa: S105 (its name)
 MAX_BODY = 256 * 1024
 SECONDS = 15.0  # for one request
 TOO_MANY_SECONDS = 1.0  # until it is answered that it was too many: those who go on ask no more than once in it
-LONGEST = 256  # characters of what somebody chose, in a line of the log
 CONNECTIONS = 3 * MAX_ASKED  # to the API server, also for what is not a review: apart from the master's other work
 CERTIFICATE_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -69,6 +70,7 @@ class App:
             PreviewHandlers(caches, rights),
         )
         self._limits = Limits()
+        self._compressing = asyncio.Lock()
 
     def identify(self, head: Head) -> str | Awaitable[str | None]:
         """Raises RefusedError: nothing more is read of whoever has neither a valid token nor a certificate."""
@@ -125,7 +127,7 @@ class App:
 
     async def _answer(self, served: _Served) -> Response:
         request = served.request
-        route, parameters, others = find(request.method, request.path)
+        route, parameters, methods = find(request.method, request.path)
         served.route = route
         # As in an API server, the token is looked at where there is no certificate.
         certified = user_of(request.certificate)
@@ -134,16 +136,36 @@ class App:
         with self._limits.one(served.caller):
             served.begun = True
             if route is None:
-                raise _no_route(request, others)
+                raise _no_route(methods)
             if certified is not None and route.writes and from_another_site(request):
                 detail = "a page of another site sent it, for which a browser shows the client certificate"
                 raise ProblemError(403, detail, code="cross_site")
             if not route.public and (self._caches.not_synced() or self._allocations.not_synced()):
                 raise ProblemError(503, "the lists of the API server are not complete yet")
-            query = read_query(route, request.query)
-            body = read_body(route, request.body)
-            served.call = call = Call(served.user or User(), parameters, query, body, _if_match(route, request))
-            return served.answer(route, await self._handlers[route.handler](call))
+            if route is OPTIONS:
+                return served.answer(route, Answer(None, [("Allow", ", ".join(methods))]))
+            query, body = read_query(route, request.query), read_body(route, request)
+            preconditions = read_conditions(route, request)
+            served.call = call = Call(served.user or User(), parameters, query, body, preconditions)
+            answer = await self._handlers[route.handler](call)
+            return await self._compressed(request, route, served.answer(route, answer))
+
+    async def _compressed(self, request: Request, route: Route, response: Response) -> Response:
+        """One at a time, on a thread beside the others' requests; what comes meanwhile is sent as it is.
+
+        Nothing that a page of another site made a browser ask for: by the size of such answers, with data beside it
+        that it chose, it could guess what it may not read (BREACH).
+        """
+        if route.method != "GET" or response.status != 200 or len(response.body) < LARGE:
+            return response
+        headers = (*response.headers, ("Vary", "Accept-Encoding"))
+        takes = takes_gzip(request.field("accept-encoding") or "") and not from_another_site(request)
+        if not takes or self._compressing.locked():
+            return msgspec.structs.replace(response, headers=headers)
+        async with self._compressing:
+            body = await asyncio.to_thread(compressed, response.body)
+        headers = tuple((name, f'{value[:-1]}{COMPRESSED}"' if name == "ETag" else value) for name, value in headers)
+        return msgspec.structs.replace(response, body=body, headers=(*headers, ("Content-Encoding", "gzip")))
 
 
 class _Served:
@@ -168,7 +190,14 @@ class _Served:
         content = answer.content
         if not isinstance(content, bytes):
             content = b"" if content is None else msgspec.json.encode(content)
-        return Response(self.status, content, route.media_type, (*_headers(self.id), *answer.headers))
+        headers = (*_headers(self.id, lasting=route.public), *answer.headers)
+        if route.method == "GET" or answer.version:
+            tag = tag_of(answer.version, content)
+            headers = (*headers, ("ETag", f'"{tag}"'))
+            if route.method == "GET" and self.call is not None and self.call.preconditions.has_already(tag):
+                self.status = 304
+                return Response(304, b"", "", headers)
+        return Response(self.status, content, route.media_type, headers)
 
     def problem(self, problem: ProblemError) -> Response:
         self.status, self.code = problem.status, problem.code
@@ -204,45 +233,6 @@ def handlers(*several: object) -> dict[str, Callable[[Call], Awaitable[Answer]]]
         route.handler: next(getattr(each, route.handler) for each in several if hasattr(each, route.handler))
         for route in ROUTES
     }
-
-
-def read_query(route: Route, raw: str) -> dict[str, str]:
-    """Raises ProblemError."""
-    try:
-        pairs = parse_qsl(raw, keep_blank_values=True, strict_parsing=True, max_num_fields=16) if raw else []
-    except ValueError:
-        raise ProblemError(400, "the query is malformed") from None
-    schemas = {each.name: each.schema for each in route.query}
-    found: dict[str, str] = {}
-    for name, value in pairs:
-        schema = schemas.get(name)
-        if schema is None or name in found:
-            raise ProblemError(400, f"the query has {name[:64]!r} twice, or this route does not know it")
-        least, most = schema.get("minimum"), schema.get("maximum")
-        if isinstance(least, int) and isinstance(most, int):
-            if not re.fullmatch(r"[0-9]{1,9}", value) or not least <= int(value) <= most:
-                raise ProblemError(400, f"{name} must be a whole number from {least} to {most}")
-        elif isinstance(pattern := schema.get("pattern"), str) and not re.fullmatch(pattern, value):
-            raise ProblemError(400, f"{name} is not what a Link of an earlier answer had")
-        elif isinstance(choices := schema.get("enum"), list) and value not in choices:
-            raise ProblemError(400, f"{name} must be one of {', '.join(choices)}")
-        found[name] = value
-    return found
-
-
-def read_body(route: Route, raw: bytes) -> object:
-    """Raises ProblemError: 400 for what is no JSON, 422 for JSON that does not fit."""
-    if route.body is None:
-        return None
-    try:
-        return msgspec.json.decode(raw, type=route.body)
-    except msgspec.ValidationError as error:
-        raise of_validation(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        detail = f"the body is not JSON: {error}"[:LONGEST]
-        raise ProblemError(400, detail, errors=[FieldError("", detail)]) from None
-    except RecursionError:
-        raise ProblemError(400, "the body is nested too deep") from None
 
 
 class ApiServer:
@@ -318,8 +308,10 @@ def _response(problem: ProblemError, request_id: str) -> Response:
     return Response(problem.status, content, MEDIA_TYPE, headers, close=problem.status == 401)
 
 
-def _headers(request_id: str) -> tuple[tuple[str, str], ...]:
-    return (("X-Request-Id", request_id), ("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"))
+def _headers(request_id: str, *, lasting: bool = False) -> tuple[tuple[str, str], ...]:
+    """`lasting`: whoever keeps the answer must ask whether it is still right, and may keep it."""
+    kept = "no-cache" if lasting else "no-store"
+    return (("X-Request-Id", request_id), ("Cache-Control", kept), ("X-Content-Type-Options", "nosniff"))
 
 
 def _refused(head: Head, problem: ProblemError) -> RefusedError:
@@ -349,17 +341,7 @@ def _new_id() -> str:
     return secrets.token_hex(8)
 
 
-def _no_route(request: Request, others: Sequence[str]) -> ProblemError:
-    if not others:
+def _no_route(methods: Sequence[str]) -> ProblemError:
+    if not methods:
         return ProblemError(404, "there is no such route; /openapi.json names them")
-    return ProblemError(405, f"it has {', '.join(sorted(others))}", headers=(("Allow", ", ".join(sorted(others))),))
-
-
-def _if_match(route: Route, request: Request) -> str | None:
-    """Raises ProblemError."""
-    if not route.conditional or b"if-match" not in request.fields:
-        return None
-    given = request.field("if-match")
-    if given is None:
-        raise ProblemError(400, "there must be one If-Match")
-    return given
+    return ProblemError(405, f"it has {', '.join(methods)}", headers=(("Allow", ", ".join(methods)),))

@@ -8,6 +8,7 @@ from typing import Any
 
 from common.kube.client.errors import ApiError, Forbidden
 from common.server.access_reviews import User
+from master.apiserver.conditions import Preconditions
 from master.apiserver.problem import ProblemError
 
 
@@ -19,17 +20,19 @@ class Call:
     parameters: Mapping[str, str]
     query: Mapping[str, str]
     body: Any
-    if_match: str | None
+    preconditions: Preconditions
     changes: object = None
 
 
 @dataclass
 class Answer:
-    """`status`: that of the route, if it is 0. Bytes are sent as they are, all else as JSON."""
+    """`status`: that of the route, if it is 0. Bytes are sent as they are, all else as JSON. `version`: what If-Match
+    of a later write is compared with (conditions.py)."""
 
     content: object
     headers: list[tuple[str, str]] = field(default_factory=list)
     status: int = 0
+    version: str = ""
 
 
 def of_api_error(error: ApiError) -> ProblemError:

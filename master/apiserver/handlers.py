@@ -45,7 +45,7 @@ class Handlers:
         self._visibility = Visibility(caches, rights)
 
     async def openapi(self, _call: Call) -> Answer:
-        return Answer(openapi.document())
+        return Answer(openapi.encoded())
 
     async def docs(self, _call: Call) -> Answer:
         return Answer(page.html(), headers=[("Content-Security-Policy", page.POLICY)])
@@ -230,7 +230,7 @@ class Handlers:
 
 
 def _versioned(content: object, quotas: Sequence[MasterQuota]) -> Answer:
-    return Answer(content, headers=[("ETag", serializers.etag(quotas))])
+    return Answer(content, version=serializers.version(quotas))
 
 
 def _write_right(present: Sequence[MasterQuota]) -> Right:
@@ -241,8 +241,8 @@ def _write_right(present: Sequence[MasterQuota]) -> Right:
 
 
 def _check(call: Call, present: Sequence[MasterQuota]) -> None:
-    if not serializers.matches(call.if_match, serializers.etag(present) if present else None):
-        raise ProblemError(412, "the limits are not those that If-Match names: read them again")
+    if not call.preconditions.allow_write(serializers.version(present) if present else None):
+        raise ProblemError(412, "the limits are not as If-Match or If-None-Match wants them: read them again")
 
 
 def _check_immutable(body: QuotaUpdate, quota: MasterQuota) -> None:

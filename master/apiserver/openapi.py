@@ -10,10 +10,16 @@ import msgspec
 
 from common.runtime.metrics import build_version
 from master.apiserver.problem import MEDIA_TYPE, Problem
-from master.apiserver.routes import NAME, PATTERNS, ROUTES, Route
+from master.apiserver.routes import NAME, PATTERNS, ROUTES, TAGS, Route
 
 _Json = dict[str, Any]
+_ETAG = {"description": "The version of what is shown.", "schema": {"type": "string"}}
 _ALWAYS = (400, 401, 408, 413, 429, 500, 503)
+
+
+@lru_cache(maxsize=1)
+def encoded() -> bytes:
+    return msgspec.json.encode(document())
 
 
 @lru_cache(maxsize=1)
@@ -32,10 +38,12 @@ def document() -> _Json:
             "version": build_version(),
             "description": "Hard quotas over many Kubernetes clusters. A token or client certificate is one for the "
             "master's API server.",
+            "contact": {"name": "SeedQuota", "url": "https://seedquota.io"},
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
         "security": [{"token": []}, {"certificate": []}],
+        "tags": [{"name": name, "description": what} for name, what in TAGS.items()],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -51,10 +59,13 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     words = route.handler.split("_")
     operation: _Json = {
         "operationId": words[0] + "".join(word.capitalize() for word in words[1:]),
+        "tags": [route.tag],
         "summary": route.summary,
+        "description": route.description,
         "parameters": _parameters(route),
         "responses": {
             **{str(status): _answer(route, status, schemas) for status in (route.status, route.replayed) if status},
+            **({"304": _unchanged()} if route.method == "GET" else {}),
             **{str(status): _problem(status, schemas) for status in _problems(route)},
         },
     }
@@ -78,26 +89,42 @@ def _parameters(route: Route) -> list[_Json]:
     query = [
         {"name": each.name, "in": "query", "description": each.what, "schema": each.schema} for each in route.query
     ]
-    headers: list[_Json] = []
-    if route.conditional:
-        what = "An ETag that was read before. If the limits have changed since, nothing is done (412)."
-        headers = [{"name": "If-Match", "in": "header", "description": what, "schema": {"type": "string"}}]
-    return [*path, *query, *headers]
+    return [*path, *query, *(_header(name, what) for name, what in _conditions(route))]
+
+
+def _conditions(route: Route) -> list[tuple[str, str]]:
+    if route.method == "GET":
+        return [("If-None-Match", "An ETag that was read before. If nothing has changed since, the answer is 304.")]
+    if not route.conditional:
+        return []
+    return [
+        ("If-Match", "An ETag that was read before. If somebody has changed it since, nothing is done (412)."),
+        ("If-None-Match", "`*`: if it exists, nothing is done (412)."),
+    ]
+
+
+def _header(name: str, what: str) -> _Json:
+    return {"name": name, "in": "header", "description": what, "schema": {"type": "string"}}
+
+
+def _unchanged() -> _Json:
+    return {"description": HTTPStatus(304).phrase, "headers": {"ETag": _ETAG}}
 
 
 def _answer(route: Route, status: int, schemas: dict[Any, _Json]) -> _Json:
     answer: _Json = {"description": HTTPStatus(status).phrase}
-    if route.headers:
-        answer["headers"] = {
-            name: {"description": what, "schema": {"type": "string"}} for name, what in route.headers.items()
-        }
+    said = {name: {"description": what, "schema": {"type": "string"}} for name, what in route.headers.items()}
+    if route.method == "GET":
+        said = {"ETag": _ETAG, **said}
+    if said:
+        answer["headers"] = said
     if route.answer is not None:
         answer["content"] = _content(route.media_type, schemas[route.answer])
     return answer
 
 
 def _problems(route: Route) -> list[int]:
-    own = {*route.problems, *((412,) if route.conditional else ()), *((422,) if route.body is not None else ())}
+    own = {*route.problems, *((412,) if route.conditional else ()), *((415, 422) if route.body is not None else ())}
     return sorted({*_ALWAYS, *own} - ({401} if route.public else set()))
 
 

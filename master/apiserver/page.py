@@ -92,7 +92,7 @@ def _head(method: str, path: str) -> str:
 def _operation(method: str, path: str, operation: _Json) -> str:
     parts = [
         f'<section id="{escape(operation["operationId"])}">\n<h3>{_head(method, path)}</h3>\n',
-        f"<p>{escape(operation['summary'])}</p>\n",
+        f"<p>{escape(operation['summary'])}. {_plain(operation['description'])}</p>\n",
     ]
     if operation.get("security") == []:
         parts.append("<p>Without a token.</p>\n")

@@ -40,12 +40,8 @@ class PreviewHandlers:
     async def get_decision(self, call: Call) -> Answer:
         """The agents have them, and the master may not ask these (docs/decisions/0024-previews-over-http.md)."""
         decision = call.parameters["decision"].upper()
-        raise ProblemError(
-            404,
-            f"decision {decision} is not kept by the master: the seed that decided keeps it; "
-            f"run `seedquota explain {decision} --context SEED`",
-            code="kept_on_seed",
-        )
+        command = f"seedquota explain {decision} --context SEED"
+        return Answer(previews.DecisionPlace(decision=decision, kept_on="seed", command=command))
 
     async def _of_subject(self, user: User, asked: FitsRequest | WhereRequest) -> Known:
         project, organization = previews.subject(asked)

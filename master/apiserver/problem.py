@@ -30,6 +30,7 @@ _CODES = {
     408: "too_slow",
     412: "precondition_failed",
     413: "too_large",
+    415: "unsupported_media_type",
     422: "invalid",
     429: "too_many_requests",
     500: "failed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from master.apiserver import allocation_types as allocations
 from master.apiserver import previews
 from master.apiserver import serializers as types
 
-Method = Literal["GET", "POST", "PUT", "DELETE"]
+Method = Literal["GET", "POST", "PUT", "DELETE", "OPTIONS"]
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 PATTERNS = {"decision": re.compile(r"[0-9A-Za-z]{8}")}
@@ -31,12 +32,15 @@ class Parameter:
 @dataclass(frozen=True)
 class Route:
     """`handler` is a method of `Handlers`, `AllocationHandlers` or `PreviewHandlers`. `replayed`: the status where all
-    was there already. `problems`: statuses beside those that every route has."""
+    was there already. `problems`: statuses beside those that every route has. `conditional`: a write that If-Match and
+    If-None-Match may hinder."""
 
     method: Method
     path: str
     handler: str
     summary: str
+    description: str
+    tag: str
     answer: Any = None
     status: int = 200
     body: Any = None
@@ -62,11 +66,21 @@ class Route:
         return self.method != "GET" and not self.reads
 
 
-_ETAG = {"ETag": "The version of the limits, for If-Match. It does not change with the use."}
+TAGS = {
+    "Documentation": "What this API is. No token is needed.",
+    "Organizations": "What an organization may use, as whole numbers.",
+    "Allocations": "What services use for things of a project. The sum counts in the quotas of the project and of its "
+    "organization.",
+    "Projects": "The quota of a project, as Kubernetes quantities.",
+    "Previews": "What would fit. Nothing is reserved and nothing is written.",
+    "Quotas": "Quotas by their names, as kubectl has them.",
+}
+
+_ETAG = {"ETag": "The version, for If-Match: it compares the limits, and not the use."}
 _KIND = Parameter("subjectKind", "Only quotas of this kind of subject", {"enum": ["project", "organization"]})
 _SUBJECT = Parameter("subjectName", "Only quotas of the subject of this name", {"type": "string"})
-_CHANGED = {"ETag": "The version of the allocation, for If-Match."}
-_LIST = {"ETag": "The version of this page.", "Link": "The next page, rel=next, if there is one"}
+_CHANGED = {"ETag": "The version, for If-Match."}
+_LIST = {"Link": "The next page, rel=next, if there is one"}
 _PROJECT = Parameter("projectID", "Only allocations of this project", {"type": "string"})
 _OF_KIND = Parameter("kind", "Only allocations for this kind of thing", {"type": "string"})
 _OF_ID = Parameter("id", "Only allocations for the thing of this ID", {"type": "string"})
@@ -85,13 +99,35 @@ _CONTINUE = Parameter(
 _ALLOCATION = "/api/v1/organizations/{organization}/projects/{project}/allocations/{id}"
 
 ROUTES = (
-    Route("GET", "/openapi.json", "openapi", "This document", dict[str, Any], public=True),
-    Route("GET", "/docs", "docs", "This document as a page for people", str, public=True, media_type="text/html"),
+    Route(
+        "GET",
+        "/openapi.json",
+        "openapi",
+        "This document",
+        "The OpenAPI document of this replica's version. Clients can be generated from it.",
+        "Documentation",
+        dict[str, Any],
+        public=True,
+    ),
+    Route(
+        "GET",
+        "/docs",
+        "docs",
+        "This document as a page for people",
+        "Plain HTML without scripts.",
+        "Documentation",
+        str,
+        public=True,
+        media_type="text/html",
+    ),
     Route(
         "GET",
         "/api/v1/organizations/{organization}/quotas",
         "get_organization_quotas",
         "What an organization may use, what of it is used, and what is free",
+        "Limits and free amounts are rounded down, used amounts up. Where several quotas limit the organization, the "
+        "lowest limit of each type is shown.",
+        "Organizations",
         types.OrganizationQuotas,
         problems=(404,),
         headers=_ETAG,
@@ -101,6 +137,9 @@ ROUTES = (
         "/api/v1/organizations/{organization}/quotas",
         "put_organization_quotas",
         "Set what an organization may use",
+        "Replaces the limits: a type that is missing becomes unlimited. A limit cannot be lowered below what is used "
+        "(`capacity_below_allocated`).",
+        "Organizations",
         types.OrganizationQuotas,
         body=types.OrganizationQuotasUpdate,
         problems=(403, 404, 409),
@@ -112,6 +151,8 @@ ROUTES = (
         "/api/v1/organizations/{organization}/allocations",
         "list_allocations",
         "Allocations of an organization, by ID: of the projects that the user may see",
+        "A page of at most 500. The header `Link` has the next page.",
+        "Allocations",
         list[allocations.Allocation],
         query=(_PROJECT, _OF_KIND, _OF_ID, _MOST, _CONTINUE),
         problems=(403, 404),
@@ -123,6 +164,10 @@ ROUTES = (
             path,
             handler,
             what,
+            f"{where} The same request with the same `metadata.id` may be sent again: then the answer is 200, and "
+            "nothing more is allocated. An array is created as a whole or not at all. What does not fit is refused "
+            "(`quota_exceeded`).",
+            "Allocations",
             allocations.Allocation | list[allocations.Allocation],
             201,
             allocations.Creates,
@@ -130,16 +175,18 @@ ROUTES = (
             headers={**_CHANGED, "Location": "The allocation, where one was asked for"},
             replayed=200,
         )
-        for path, handler, what in (
+        for path, handler, what, where in (
             (
                 "/api/v1/organizations/{organization}/allocations",
                 "create_allocations",
                 "Allocate, one or several, all or nothing; 200: all are there already",
+                "`metadata.projectID` is required.",
             ),
             (
                 "/api/v1/organizations/{organization}/projects/{project}/allocations",
                 "create_project_allocations",
                 "Allocate for a project, one or several, all or nothing; 200: all are there already",
+                "The project is that of the path.",
             ),
         )
     ),
@@ -148,6 +195,8 @@ ROUTES = (
         _ALLOCATION,
         "get_allocation",
         "One allocation",
+        "It is read from the API server, so it is always current.",
+        "Allocations",
         allocations.Allocation,
         problems=(403, 404),
         headers=_CHANGED,
@@ -157,6 +206,8 @@ ROUTES = (
         _ALLOCATION,
         "put_allocation",
         "Set the resources of an allocation",
+        "Replaces the resources: a type that is missing is released. What is added must fit (`quota_exceeded`).",
+        "Allocations",
         allocations.Allocation,
         body=allocations.AllocationUpdate,
         problems=(403, 404, 409),
@@ -168,6 +219,8 @@ ROUTES = (
         _ALLOCATION,
         "delete_allocation",
         "Release an allocation",
+        "What it held is free for others at once, or some seconds later.",
+        "Allocations",
         None,
         204,
         problems=(403, 404, 409),
@@ -178,6 +231,8 @@ ROUTES = (
         "/api/v2/projects/{project}/quota",
         "get_project_quota",
         "The quota of a project",
+        "Where several quotas limit the project, `name` is empty and `quota` has the lowest limit of each resource.",
+        "Projects",
         types.Quota,
         problems=(404,),
         headers=_ETAG,
@@ -187,6 +242,8 @@ ROUTES = (
         "/api/v2/projects/{project}/quotacalculation",
         "calculate",
         "Whether something would fit into the quotas of a project and of its organization",
+        "The status is 200 whether it fits or not. `calculatedQuota` is what would be used.",
+        "Projects",
         previews.CalculationResult,
         body=previews.Calculation,
         problems=(404,),
@@ -197,6 +254,8 @@ ROUTES = (
         "/api/v1/fits",
         "fits",
         "Whether something would fit into the quotas of a project or an organization",
+        "The status is 200 whether it fits or not. `replaces` is what exists now and would be replaced.",
+        "Previews",
         previews.FitsResult,
         body=previews.FitsRequest,
         problems=(404,),
@@ -207,6 +266,9 @@ ROUTES = (
         "/api/v1/where",
         "where",
         "On which seeds how many more would fit",
+        "`now` is the number with the capacity that the seed holds. `byRecall` includes what is free and what other "
+        "seeds can return.",
+        "Previews",
         previews.WhereResult,
         body=previews.WhereRequest,
         problems=(404,),
@@ -216,8 +278,10 @@ ROUTES = (
         "GET",
         "/api/v1/decisions/{decision}",
         "get_decision",
-        "Where a decision can be read: seeds keep them",
-        status=404,
+        "Where a decision can be read",
+        "The seed that decided keeps the decision. The answer has the command that shows it.",
+        "Previews",
+        previews.DecisionPlace,
         problems=(404,),
     ),
     Route(
@@ -225,16 +289,20 @@ ROUTES = (
         "/api/v2/quotas",
         "list_quotas",
         "Quotas of projects and organizations, by name",
+        "A page of at most `limit`. The header `Link` has the next page.",
+        "Quotas",
         list[types.Quota],
         query=(_KIND, _SUBJECT, _LIMIT, _CONTINUE),
         problems=(403,),
-        headers={"Link": "The next page, rel=next, if there is one"},
+        headers=_LIST,
     ),
     Route(
         "POST",
         "/api/v2/quotas",
         "create_quota",
         "Make a quota",
+        "Without `name`, the name is made of the subject's. A quota of that name must not exist (`already_exists`).",
+        "Quotas",
         types.Quota,
         201,
         types.QuotaCreate,
@@ -246,6 +314,8 @@ ROUTES = (
         "/api/v2/quotas/{name}",
         "get_quota",
         "One quota",
+        "It may be some seconds behind a write that another replica has answered.",
+        "Quotas",
         types.Quota,
         problems=(403, 404),
         headers=_ETAG,
@@ -255,6 +325,8 @@ ROUTES = (
         "/api/v2/quotas/{name}",
         "put_quota",
         "Set the limits of a quota",
+        "Replaces the limits. A limit may be lowered below what is used: then nothing more is admitted.",
+        "Quotas",
         types.Quota,
         body=types.QuotaUpdate,
         problems=(403, 404, 409),
@@ -265,7 +337,9 @@ ROUTES = (
         "DELETE",
         "/api/v2/quotas/{name}",
         "delete_quota",
-        "Delete a quota: its subject is limited by its other quotas, or by a default one",
+        "Delete a quota",
+        "Its subject is then limited by its other quotas, or by a default one.",
+        "Quotas",
         None,
         204,
         problems=(403, 404, 409),
@@ -273,10 +347,16 @@ ROUTES = (
     ),
 )
 
+OPTIONS = Route("OPTIONS", "*", "options", "Methods of a path, or of all", "", "", status=204, public=True, reads=True)
+"""Not in the document: it is there for every path."""
+
 
 def find(method: str, path: str) -> tuple[Route | None, dict[str, str], list[str]]:
-    """The route and its parameters, or else the methods that the path has. Names that no object has are not found."""
-    others: list[str] = []
+    """The route and its parameters; and the methods of the path where there is none, or where they are asked for.
+    Names that no object has are not found."""
+    if path == OPTIONS.path:
+        return (OPTIONS if method == "OPTIONS" else None), {}, allowed(route.method for route in ROUTES)
+    others: list[Method] = []
     for route in ROUTES:
         match = route.pattern.fullmatch(path)
         if match is None:
@@ -287,4 +367,10 @@ def find(method: str, path: str) -> tuple[Route | None, dict[str, str], list[str
         if route.method == method or (method == "HEAD" and route.method == "GET"):
             return route, given, []
         others.append(route.method)
-    return None, {}, others
+    return (OPTIONS if method == "OPTIONS" and others else None), {}, allowed(others)
+
+
+def allowed(methods: Iterable[Method]) -> list[str]:
+    """As the header Allow names them."""
+    found = {*methods}
+    return sorted({*found, *(("HEAD",) if "GET" in found else ()), *(("OPTIONS",) if found else ())})

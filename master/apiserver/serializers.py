@@ -235,19 +235,10 @@ def amounts(raw: Mapping[str, str | int], where: str) -> dict[str, int]:
     return found
 
 
-def etag(quotas: Iterable[MasterQuota]) -> str:
+def version(quotas: Iterable[MasterQuota]) -> str:
     """Of the limits, not of the use: it is for If-Match, and use changes all the time."""
     versions = sorted(f"{quota.metadata.uid}/{quota.metadata.generation}" for quota in quotas)
-    return f'"{hashlib.sha256(" ".join(versions).encode()).hexdigest()[:24]}"'
-
-
-def matches(if_match: str | None, tag: str | None) -> bool:
-    """RFC 9110, 13.1.1: a weak one never does. `tag`: of what is there, if something is."""
-    if if_match is None:
-        return True
-    if tag is None or if_match.strip() == "*":
-        return tag is not None
-    return tag in (each.strip() for each in if_match.split(","))
+    return hashlib.sha256(" ".join(versions).encode()).hexdigest()[:24]
 
 
 def page(names: Sequence[str], limit: int, after: str) -> tuple[Sequence[str], str]:

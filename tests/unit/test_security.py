@@ -606,6 +606,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{HTTP_API}::test_a_hostile_body_is_refused_with_a_problem",
         f"{ROUTES}::test_any_body_is_read_or_refused_with_a_problem",
     ),
+    "an object with a key twice": (f"{ROUTES}::test_a_key_that_is_there_twice_is_refused",),
+    "learns what another user's browser": (
+        f"{APP}::test_nothing_is_compressed_for_a_page_of_another_site_and_no_problem_is",
+    ),
+    "asks for compressed answers": (f"{APP}::test_one_answer_is_compressed_at_a_time_and_none_waits_for_that",),
     "sends nothing, or a byte": (f"{HTTP_API}::test_slow_clients_are_cut_off_and_others_are_served",),
     "guesses tokens": (
         f"{AUTH}::test_a_token_that_is_nobodys_is_unauthenticated_and_pushes_out_no_other",

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
+import threading
 
+import msgspec
 import pytest
 
 from common.server.connections import UNNAMED
-from common.server.http_parser import Head, RefusedError, Request
+from common.server.http_parser import Head, RefusedError, Request, render
 from master.apiserver import app as api
 from master.apiserver.app import App
 from master.cache.allocations import AllocationCache
@@ -94,6 +97,102 @@ async def test_a_page_of_another_site_writes_nothing_by_a_client_certificate(
             assert (json.loads(answer.body)["code"] == "cross_site") == (expected == 403)
         by_token = Request("POST", "/api/v2/quotas", "", b"", False, fields | request("", "").fields)
         assert (await found.handle(by_token)).status == 503
+
+
+def reads(path: str, method: str = "GET", **fields: str) -> Request:
+    found = {name.replace("_", "-").encode(): [value.encode()] for name, value in fields.items()}
+    return Request(method, path, "", b"", False, found)
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+async def test_who_has_the_document_is_told_so(path: str) -> None:
+    async with reviewer() as cluster:
+        found = app(cluster)
+        answer = await found.handle(reads(path))
+        headers = dict(answer.headers)
+        assert (answer.status, headers["Cache-Control"]) == (200, "no-cache")
+        for method in ("GET", "HEAD"):
+            again = await found.handle(reads(path, method, if_none_match=f'"x", W/{headers["ETag"]}'))
+            assert (again.status, again.body, dict(again.headers)["ETag"]) == (304, b"", headers["ETag"])
+            bytes_sent = render(again, last=False, body=method != "HEAD")
+            assert b"Content-Length" not in bytes_sent and b"Content-Type:" not in bytes_sent
+        assert (await found.handle(reads(path, if_none_match='"x"'))).status == 200
+
+
+async def test_a_large_answer_is_compressed_for_who_takes_that_and_has_another_tag() -> None:
+    async with reviewer() as cluster:
+        found = app(cluster)
+        plain = await found.handle(reads("/openapi.json", accept_encoding="gzip;q=0"))
+        small = await found.handle(reads("/openapi.json", accept_encoding="br, gzip"))
+        assert gzip.decompress(small.body) == plain.body and len(small.body) < len(plain.body) / 4
+        before, after = dict(plain.headers), dict(small.headers)
+        assert before["Vary"] == after["Vary"] == "Accept-Encoding"
+        assert "Content-Encoding" not in before and after["Content-Encoding"] == "gzip"
+        assert before["ETag"] != after["ETag"] and after["ETag"].endswith('.gz"'), "RFC 9110, section 8.8.3.3"
+        for tag in (before["ETag"], after["ETag"]):
+            assert (await found.handle(reads("/openapi.json", if_none_match=tag))).status == 304
+
+
+async def test_nothing_is_compressed_for_a_page_of_another_site_and_no_problem_is() -> None:
+    """A page that chooses a part of an answer learns of the rest by the size of what is compressed (BREACH)."""
+    async with reviewer() as cluster:
+        found = app(cluster)
+        for site in ("cross-site", "same-site"):
+            answer = await found.handle(reads("/openapi.json", accept_encoding="gzip", sec_fetch_site=site))
+            assert answer.status == 200 and "Content-Encoding" not in dict(answer.headers)
+        answer = await found.handle(reads("/openapi.json", accept_encoding="gzip", sec_fetch_site="same-origin"))
+        assert dict(answer.headers)["Content-Encoding"] == "gzip"
+        answer = await found.handle(reads("/" + "x" * 40_000, accept_encoding="gzip"))
+        assert answer.status == 401 and "Content-Encoding" not in dict(answer.headers)
+
+
+async def test_one_answer_is_compressed_at_a_time_and_none_waits_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(content: bytes) -> bytes:
+        begun.set()
+        assert go_on.wait(15)
+        return content
+
+    monkeypatch.setattr(api, "compressed", slowly)
+    async with reviewer() as cluster:
+        found = app(cluster)
+        first = asyncio.create_task(found.handle(reads("/openapi.json", accept_encoding="gzip")))
+        try:
+            await asyncio.to_thread(begun.wait, 15)
+            others = [await found.handle(reads("/openapi.json", accept_encoding="gzip")) for _ in range(3)]
+        finally:
+            go_on.set()
+        encodings = [dict(each.headers).get("Content-Encoding") for each in (await first, *others)]
+        assert encodings == ["gzip", None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        ("*", "DELETE, GET, HEAD, OPTIONS, POST, PUT"),
+        ("/api/v2/quotas", "GET, HEAD, OPTIONS, POST"),
+        ("/api/v2/quotas/a", "DELETE, GET, HEAD, OPTIONS, PUT"),
+        ("/api/v1/fits", "OPTIONS, POST"),
+    ],
+)
+async def test_what_a_path_has_is_told_without_a_token(path: str, allow: str) -> None:
+    async with reviewer() as cluster:
+        found = app(cluster)
+        asked = msgspec.structs.replace(head(path), method="OPTIONS")
+        assert found.identify(asked) == UNNAMED
+        answer = await found.handle(reads(path, "OPTIONS"))
+        assert (answer.status, answer.body, dict(answer.headers)["Allow"]) == (204, b"", allow)
+        wrong = await found.handle(request("PATCH", path))
+        assert (wrong.status, dict(wrong.headers)["Allow"]) == (405, allow)
+        assert cluster.asked and not any("resourceAttributes" in each for each in cluster.asked)
+
+
+async def test_what_a_path_has_that_does_not_exist_is_not_told() -> None:
+    async with reviewer() as cluster:
+        with pytest.raises(RefusedError) as refused:
+            app(cluster).identify(msgspec.structs.replace(head("/nothing"), method="OPTIONS"))
+        assert refused.value.response.status == 401
 
 
 async def test_nothing_is_answered_from_caches_that_are_not_complete() -> None:

@@ -72,6 +72,38 @@ def test_every_answer_has_a_description_and_every_problem_the_one_type() -> None
 
 def test_whoever_changes_limits_may_say_which_and_must_have_a_body_unless_it_deletes() -> None:
     for _, method, operation in operations():
+        assert any(each["name"] == "If-None-Match" for each in operation["parameters"]) == (method != "post")
+        assert ("304" in operation["responses"]) == (method == "get")
+        assert ("415" in operation["responses"]) == (method in ("put", "post"))
         conditional = any(each["name"] == "If-Match" for each in operation["parameters"])
         assert conditional == (method in ("put", "delete")) == ("412" in operation["responses"])
         assert ("requestBody" in operation) == (method in ("put", "post"))
+
+
+def test_every_answer_of_a_read_has_its_version() -> None:
+    for _, method, operation in operations():
+        if method == "get":
+            assert all("ETag" in operation["responses"][status]["headers"] for status in ("200", "304"))
+
+
+def test_it_is_complete_for_readers_and_linters() -> None:
+    """What the rules `spectral:oas` of Spectral 6 warn of in a document that is valid: info-contact, info-description,
+    tag-description, operation-tags, operation-tag-defined, operation-description, operation-operationId,
+    operation-success-response, oas3-unused-component (above), typed-enum, path-keys-no-trailing-slash."""
+    info = DOCUMENT["info"]
+    assert info["contact"]["name"] and info["contact"]["url"].startswith("https://") and info["description"]
+    assert info["license"]["identifier"]
+    tags = {tag["name"]: tag["description"] for tag in DOCUMENT["tags"]}
+    assert len(tags) == len(DOCUMENT["tags"]) and all(tags.values())
+    used = set()
+    for path, _, operation in operations():
+        assert operation["description"].endswith(".") and not operation["summary"].endswith(".")
+        assert operation["description"] != operation["summary"] and operation["operationId"]
+        assert len(operation["tags"]) == 1
+        used.update(operation["tags"])
+        assert any(status[0] in "23" for status in operation["responses"]), path
+        assert path == "/" or not path.endswith("/")
+    assert used == set(tags)
+    for each in everything(DOCUMENT):
+        if "enum" in each and "type" in each:
+            assert each["type"] == "string" and all(isinstance(value, str) for value in each["enum"])

@@ -73,7 +73,7 @@ def test_nothing_runs_or_is_loaded_and_the_policy_says_so() -> None:
 def test_text_of_the_document_is_never_markup() -> None:
     hostile = '<script>"&'
     schema = {"type": "object", "description": hostile, "properties": {hostile: {"enum": [hostile]}}}
-    operation = {"operationId": hostile, "summary": hostile, "parameters": [], "responses": {}}
+    operation = {"operationId": hostile, "summary": hostile, "description": hostile, "parameters": (), "responses": {}}
     document = {
         "info": {"title": hostile, "version": hostile, "description": hostile},
         "paths": {hostile: {"get": operation}},

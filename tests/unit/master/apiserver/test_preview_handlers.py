@@ -6,6 +6,7 @@ from common.kube.client.meta import ObjectMeta
 from common.server.access_reviews import User
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call
+from master.apiserver.conditions import Preconditions
 from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.previews import Calculation, FitsRequest, WhereRequest
 from master.apiserver.problem import ProblemError
@@ -36,7 +37,7 @@ async def test_who_does_not_see_the_project_and_its_organization_gets_404(resour
         handlers = PreviewHandlers(caches, rights)
 
         def call(body: object) -> Call:
-            return Call(User(username="ann"), {"project": "alpha"}, {}, body, None)
+            return Call(User(username="ann"), {"project": "alpha"}, {}, body, Preconditions())
 
         for allowed in (False, True):
             rights.resources = ("projects", "organizations") if allowed else resources
