@@ -260,6 +260,24 @@ def test_the_commands_of_the_readme_install_both_and_make_a_seed_of_the_cluster(
     images = {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in deployments}
     (version,) = {yaml.safe_load((CHARTS / chart / "Chart.yaml").read_text())["appVersion"] for chart in (MASTER, SEED)}
     assert (len(deployments), images) == (2, {f"registry.example.com/seedquota:{version}"})
+
+    text = (CHARTS.parent / "docs" / "how-to" / "upgrade.md").read_text()
+    guide = text.partition("## Both charts in one cluster\n")[2].partition("\n## ")[0]
+    upgrades, rollbacks = (
+        [line[4:] for line in guide.splitlines() if line.startswith(f"    helm {verb} ")]
+        for verb in ("upgrade", "rollback")
+    )
+    released = [line.split()[2] for line in upgrades]
+    assert {*place.crds().values()} == {released[0]}, "the first one has the CRDs"
+    assert [line.split()[2] for line in rollbacks] == released[::-1]
+    for commands, revisions in ((upgrades, ["2", "2"]), (rollbacks, ["3", "3"])):
+        place.shell("\n".join(command.removesuffix(" --wait") for command in commands))  # no pod runs here
+        listed = json.loads(place.helm("list", "-n=seedquota", "-o=json"))
+        assert [each["revision"] for each in listed] == revisions, listed
+        assert {each["status"] for each in listed} == {"deployed"}
+        assert {*place.crds().values()} == {released[0]}
+    after = place.objects("deployments", "-n=seedquota", f"-l={OURS}")
+    assert {each["spec"]["template"]["spec"]["containers"][0]["image"] for each in after} == images, "values stay"
     place.uninstall(SEED, "seedquota")
     place.uninstall("seedquota", "seedquota")
     place.delete_crds()
