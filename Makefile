@@ -12,6 +12,7 @@ WORKERS ?= 4
 IMAGE ?= seedquota
 BUILDER ?= $(firstword $(notdir $(foreach tool,docker podman buildah,$(shell command -v $(tool)))))
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+URL ?= https://github.com/seedquota/seedquota/releases/download/v$(VERSION)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 UV := uv==0.13.9
 COMPILE := $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -22,7 +23,7 @@ PYTEST_ARGUMENTS := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test lint-beside every-test unit lint fmt bench fuzz sim chaos e2e clean lock wheel wheels image charts charts-sync help
+.PHONY: demo test lint-beside every-test unit lint fmt bench fuzz sim chaos e2e clean lock wheel wheels plugin image charts charts-sync help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
@@ -39,6 +40,7 @@ help:
 	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters, ONLY=containers"
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
 	@echo "make wheel        build the wheel of the programs in dist"
+	@echo "make plugin       build what krew installs as kubectl seedquota in dist: archives, and a manifest that names them below URL=..."
 	@echo "make wheels       see that each package of requirements.lock has a wheel for amd64 and for arm64"
 	@echo "make image        build the image IMAGE=$(IMAGE) with docker, podman or buildah; BASE=... PLATFORM=linux/arm64"
 	@echo "make charts       package the Helm charts in dist"
@@ -121,6 +123,9 @@ export SOURCE_DATE_EPOCH ?= 315532800
 wheel: $(STAMP)
 	@rm -f dist/seedquota-*.whl
 	@$(BIN)/python -m hatchling build --target wheel
+
+plugin: wheel
+	@$(BIN)/python -m devcluster.plugin $(VERSION) $(URL)
 
 # That the image can be built for both machines, without building it: it takes wheels alone.
 wheels: $(STAMP)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+from devcluster import plugin
 from devcluster.images import LOCK, ROOT, locked_files, pinned
 
 PRODUCT = ("cli", "common", "master", "seed")
@@ -69,6 +74,57 @@ for command, module in {commands!r}.items():
     )
     assert ran.returncode == 0, ran.stderr
     assert len(re.findall(r"^seedquota", ran.stdout, re.MULTILINE)) == len(commands)
+
+
+def test_the_wheel_can_be_installed_and_its_commands_run(wheel: Path, locked: Path, tmp_path: Path) -> None:
+    """As pipx does it, but with the packages of the lock instead of a registry's."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path)], check=True)
+    python = tmp_path / "bin" / "python"
+    (site,) = (tmp_path / "lib").glob("python3.*/site-packages")
+    (site / "locked.pth").write_text(f"{locked}\n")
+    pip = [str(python), "-I", "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", "--no-index", "--no-deps", str(wheel)], check=True)
+    checked = subprocess.run([*pip, "check"], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+    for command in ("seedquota", "kubectl-seedquota"):
+        ran = subprocess.run([tmp_path / "bin" / command, "--help"], capture_output=True, text=True, check=True, env={})
+        assert "seedquota doctor" in ran.stdout
+    complete = [tmp_path / "bin" / "kubectl_complete-seedquota", "doc"]
+    assert "doctor" in subprocess.run(complete, capture_output=True, text=True, check=True, env={}).stdout
+
+
+def test_what_krew_installs_runs_by_its_link_and_has_the_sum_that_the_manifest_says(
+    wheel: Path, locked: Path, tmp_path: Path
+) -> None:
+    """The packages come from the lock's directory here; a release downloads them."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    packed = plugin.archive(wheel, {python: []})
+    assert packed == plugin.archive(wheel, {python: []}), "the same content gives the same archive"
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        tar.extractall(tmp_path / "store", filter="data")
+    linked = tmp_path / plugin.BIN
+    linked.symlink_to(tmp_path / "store" / plugin.BIN)
+    ran = subprocess.run(
+        [sys.executable, "-S", "-B", str(linked), "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(locked)},
+    )
+    assert ran.returncode == 0 and re.fullmatch(r"seedquota \d+\.\d+\.\d+\n", ran.stdout), ran
+    (tmp_path / "store" / "lib" / python).rename(tmp_path / "other")
+    ran = subprocess.run([sys.executable, str(linked)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1 and ran.stderr.startswith("kubectl seedquota needs python3 of version 3.11 to ")
+
+    found: Any = plugin.manifest("1.2.3", "https://example.com/v1.2.3", {("linux", "amd64"): packed})
+    assert found["spec"]["version"] == "v1.2.3"
+    (platform,) = found["spec"]["platforms"]
+    assert platform == {
+        "selector": {"matchLabels": {"os": "linux", "arch": "amd64"}},
+        "uri": "https://example.com/v1.2.3/kubectl-seedquota-linux-amd64.tar.gz",
+        "sha256": hashlib.sha256(packed).hexdigest(),
+        "bin": plugin.BIN,
+    }
 
 
 def test_the_wheel_has_the_rights_of_the_master_on_a_seed_as_the_charts_have_them(wheel: Path) -> None:

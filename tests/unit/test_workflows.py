@@ -66,7 +66,7 @@ def test_the_token_may_read_only_but_where_images_are_published(path: Path) -> N
     workflow = read(path)
     assert workflow["permissions"] == {"contents": "read"}
     more = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
-    published = {"publish": {"contents": "read", "packages": "write", "id-token": "write"}}
+    published = {"publish": {"contents": "write", "packages": "write", "id-token": "write"}}
     assert more == (published if path.stem == "release" else {})
 
 
