@@ -14,6 +14,7 @@ from seed.providers import aws, azure, digitalocean, gcp, hetzner, kubevirt, nut
 from seed.providers.flavour import Lookup
 from seed.providers.kubevirt_instancetypes import NAME as KUBEVIRT
 from seed.providers.kubevirt_instancetypes import counted_as
+from seed.providers.nvswitch import is_nvswitch
 from seed.providers.size import GIB, MIB, Footprint, NotSized, footprint, template_disk
 from seed.providers.spec import Provider, Spec
 
@@ -256,7 +257,9 @@ def _metal3(spec: Spec, where: Where) -> Footprint:
 def _pci_device(device: Spec) -> str:
     if device.string("vGPUProfile"):
         return _NVIDIA
-    return _PCI_VENDORS.get(device.optional_integer("vendorId", minimum=0) or 0, "")
+    found = _PCI_VENDORS.get(device.optional_integer("vendorId", minimum=0) or 0, "")
+    bridge = found == _NVIDIA and is_nvswitch(device.optional_integer("deviceId", minimum=0) or 0)
+    return "" if bridge else found
 
 
 def _summed(names: Iterable[str]) -> ResourceList:

@@ -24,6 +24,7 @@ from common.quota import quantity
 from common.quota.quantity import UNIT
 from seed.providers.entries import Entries
 from seed.providers.flavour import Catalogue, Flavour, Place, Query, Settings, Unreadable
+from seed.providers.nvswitch import is_called_nvswitch
 from seed.providers.size import CredentialsMissing, NotSized
 from seed.providers.spec import LARGEST
 
@@ -178,5 +179,7 @@ def _flavour(raw: msgspec.Raw) -> Flavour:
 def counted_as(device: str) -> tuple[str, ...]:
     """A device of a vendor of GPUs counts as one of its model and as one of the vendor's `gpu`, in `gpus` and in
     `hostDevices`: the guest gets it either way."""
+    if is_called_nvswitch(device):
+        return (device,)
     gpu = _GPUS.get(device.partition("/")[0], device)
     return (device,) if gpu == device else (device, gpu)

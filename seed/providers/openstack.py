@@ -37,6 +37,7 @@ from seed.providers.flavour import (
     Unreadable,
 )
 from seed.providers.keystone import sign_in
+from seed.providers.nvswitch import is_called_nvswitch
 from seed.providers.size import GIB, MIB, NotSized, template_disk
 from seed.providers.spec import LARGEST, Spec
 
@@ -323,6 +324,8 @@ def _gpus(extra_specs: Mapping[str, str]) -> Iterator[tuple[str, int]]:
 
 def _device(name: str) -> str:
     folded = name.lower()
+    if is_called_nvswitch(name):
+        return ""
     if _AMD.search(name) or ("amd" in folded and "gpu" in folded):
         return "amd.com/gpu"
     return "nvidia.com/gpu" if _NVIDIA.search(name) else ""

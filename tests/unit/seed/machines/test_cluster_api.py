@@ -154,6 +154,18 @@ def refusal(subject: Machine) -> str:
             },
             "cpu=4,machines=1,memory=8Gi,nvidia.com/gpu=2,storage=43Gi",
         ),
+        (
+            "VSphereMachine",
+            {  # a host of H100: each GPU, and an NVSwitch; of a device without ID nothing better is known
+                **SPEC["VSphereMachine"],
+                "pciDevices": [
+                    {"deviceId": 0x2330, "vendorId": 0x10DE},
+                    {"deviceId": 0x22A3, "vendorId": 0x10DE},
+                    {"vendorId": 0x10DE},
+                ],
+            },
+            "cpu=4,machines=1,memory=8Gi,nvidia.com/gpu=2,storage=25Gi",
+        ),
         ("VSphereMachine", {"numCPUs": 1, "diskGiB": 25}, "cpu=2,machines=1,memory=2Gi,storage=25Gi"),
         ("NutanixMachine", SPEC["NutanixMachine"], "cpu=6,machines=1,memory=4Gi,storage=40Gi"),
         (
@@ -169,6 +181,9 @@ def test_a_machine_costs_what_its_infrastructure_object_says(kind: str, spec: ob
         assert cost(machine(kind, spec, version), flavour) == costs
     template = made(f"{kind}Template", {"template": {"spec": spec}})
     assert cost(machine_of(capi_machine(f"{kind}Template"), template, WHERE), flavour) == costs
+
+
+SWITCH = {"name": "s", "deviceName": "nvidia.com/GH100_H100_NVSWITCH"}
 
 
 def virtual_machine(domain: object, **spec: object) -> object:
@@ -197,7 +212,11 @@ def virtual_machine(domain: object, **spec: object) -> object:
                     "memory": {"guest": "1Gi"},
                     "devices": {
                         "gpus": [{"name": "a", "deviceName": "nvidia.com/TU104GL"}, {"deviceName": "x.y/z"}],
-                        "hostDevices": [{"name": "b", "deviceName": "nvidia.com/TU104GL"}, {"deviceName": "x.y/q"}],
+                        "hostDevices": [
+                            {"name": "b", "deviceName": "nvidia.com/TU104GL"},
+                            {"deviceName": "x.y/q"},
+                            SWITCH,
+                        ],
                     },
                 },
                 dataVolumeTemplates=[
@@ -210,7 +229,8 @@ def virtual_machine(domain: object, **spec: object) -> object:
                     {"name": "mine", "persistentVolumeClaim": {"claimName": "y"}},
                 ],
             ),
-            "cpu=1,machines=1,memory=1Gi,nvidia.com/TU104GL=2,nvidia.com/gpu=2,storage=33Gi,x.y/q=1,x.y/z=1",
+            "cpu=1,machines=1,memory=1Gi,nvidia.com/GH100_H100_NVSWITCH=1,nvidia.com/TU104GL=2,nvidia.com/gpu=2,"
+            "storage=33Gi,x.y/q=1,x.y/z=1",
         ),
         (
             virtual_machine(

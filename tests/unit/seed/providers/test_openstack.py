@@ -75,7 +75,7 @@ PUBLISHED: dict[str, tuple[int, int, int, dict[str, str]]] = {
 MADE_UP: dict[str, tuple[int, int, int, dict[str, str]]] = {
     "c1.c4r7.5": (4, 7680, 40, {}),
     "arm.large": (4, 8192, 40, {"hw_architecture": "aarch64"}),
-    "gpu.a100.8": (96, 983040, 1000, {"pci_passthrough:alias": "a100:8"}),
+    "gpu.a100.8": (96, 983040, 1000, {"pci_passthrough:alias": "a100:8,a100-nvswitch:6,pci_10de_1af1:1"}),
     "gpu.mi300": (64, 524288, 500, {"pci_passthrough:alias": "mi300x:4"}),
     "vgpu.half": (4, 16384, 40, {"resources:VGPU": "1", "trait:CUSTOM_NVIDIA_11": "required"}),
     "gpu.placement": (8, 65536, 100, {"resources1:CUSTOM_PCI_10DE_20B5": "2"}),
