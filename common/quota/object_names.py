@@ -1,6 +1,6 @@
 """Names of resources that a quota for namespaces can limit, and which objects each of them counts. Pure.
 
-They are the names of Kubernetes' core quotas (1.34: k8s.io/kubernetes/pkg/quota/v1/evaluator/core, each file's
+They are the names of Kubernetes' core quotas (1.35: k8s.io/kubernetes/pkg/quota/v1/evaluator/core, each file's
 MatchingResources, and k8s.io/apiserver/pkg/quota/v1/generic, ObjectCountQuotaResourceNameFor).
 """
 
@@ -37,6 +37,8 @@ LIMITS: Final = "limits."
 HUGE_PAGES: Final = "hugepages-"
 BY_STORAGE_CLASS: Final = ".storageclass.storage.k8s.io/"
 BY_DEVICE_CLASS: Final = ".deviceclass.resource.k8s.io/devices"
+REQUESTS_OF_CLASS: Final = "requests.deviceclass.resource.kubernetes.io/"
+"""Before the name of a device class (k8s.io/api/core/v1, ResourceImplicitExtendedClaimsPerClass)."""
 COMPUTE: Final = ("cpu", "memory", "ephemeral-storage")
 
 ALIASES: Final = {
@@ -106,7 +108,8 @@ def counted(name: str) -> tuple[GroupResource, ...]:
     if not names.is_valid(name):
         return ()
     of_claims = [PERSISTENT_VOLUME_CLAIMS] if _is_by_storage_class(name) else []
-    of_devices = [RESOURCE_CLAIMS] if name.endswith(BY_DEVICE_CLASS) and not name.startswith(".") else []
+    by_class = (name.endswith(BY_DEVICE_CLASS) and not name.startswith(".")) or name.startswith(REQUESTS_OF_CLASS)
+    of_devices = [RESOURCE_CLAIMS] if by_class else []
     special = (*of_claims, *of_devices)
     of_pods = name.startswith((HUGE_PAGES, REQUESTS + HUGE_PAGES)) or (
         name.startswith(REQUESTS) and not _is_native(name)

@@ -1,12 +1,19 @@
 """What objects in namespaces use of quotas, and what a write adds to that. Pure.
 
-The rules are those of Kubernetes 1.34 (k8s.io/apiserver/pkg/quota/v1, Evaluator, and
+The rules are those of Kubernetes 1.35 (k8s.io/apiserver/pkg/quota/v1, Evaluator, and
 k8s.io/apiserver/pkg/admission/plugin/resourcequota/controller.go, CheckRequest). Paths in comments of this folder are
 those of k8s.io/kubernetes, unless they begin with another module. Admission and counting ask the same evaluators, so
 that they cannot disagree. Where SeedQuota counts otherwise:
 
 - A resize that a node called infeasible counts as infeasible only until the pod's spec changes again. Core does not
-  charge the next resize at all, since it still sees the condition of the one before (pods.py).
+  charge the next resize at all, since it still sees the condition of the one before. Where a node of Kubernetes 1.33
+  called it infeasible, the condition has no observedGeneration. Then what the spec wants counts until it is set back,
+  since nothing tells which resize the node has seen (pods.py).
+- `requests.deviceclass.resource.kubernetes.io/gpu` counts devices of ResourceClaims alone. Core counts those of pods,
+  too, and takes the claim that the scheduler makes for a pod off again, by looking at the pod. Each device is claimed,
+  so it counts once here; the claim is refused instead of the pod (resource_claims.py).
+- `requests.example.com/gpu` counts what pods request. Core also counts claims of a DeviceClass that has this name as
+  its extendedResourceName. Limit these by the name of the class.
 - A qualified name alone, as `example.com/gpu`, counts what `requests.example.com/gpu` does. Core accepts the name and
   never counts it (common/quota/object_names.py).
 - A pod that is deleted with a grace period of more than 292 years counts until it is gone. In core the sum of its times

@@ -8,7 +8,7 @@ import msgspec
 
 from common.kube.client.meta import Object
 from common.quota import object_names
-from common.quota.object_names import BY_DEVICE_CLASS, RESOURCE_CLAIMS
+from common.quota.object_names import BY_DEVICE_CLASS, REQUESTS_OF_CLASS, RESOURCE_CLAIMS
 from common.quota.quantity import UNIT
 from seed.kinds.namespaces.evaluators.amounts import MOST
 from seed.kinds.namespaces.evaluators.namespaced import Counting
@@ -60,8 +60,8 @@ class ResourceClaimEvaluator(Counting[ResourceClaim]):
         found = {object_names.count_of(RESOURCE_CLAIMS): UNIT}
         for request in subject.spec.devices.requests:
             for device_class, devices in _most(request).items():
-                name = device_class + BY_DEVICE_CLASS
-                found[name] = min(found.get(name, 0) + devices * UNIT, MOST)
+                for name in (device_class + BY_DEVICE_CLASS, REQUESTS_OF_CLASS + device_class):
+                    found[name] = min(found.get(name, 0) + devices * UNIT, MOST)
         return found
 
 

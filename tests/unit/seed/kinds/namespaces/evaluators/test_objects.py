@@ -174,6 +174,22 @@ def test_resource_claims_count_the_most_devices_that_they_can_be_given(
     found = usage(RESOURCE_CLAIMS, devices(*requests))
     assert found["count/resourceclaims.resource.k8s.io"] == "1"
     assert (found.get(GPUS), found.get(NICS)) == (gpus, nics)
+    implicit = [f"requests.deviceclass.resource.kubernetes.io/{name}" for name in ("gpu", "nic")]
+    assert [found.get(name) for name in implicit] == [gpus, nics], "Kubernetes 1.35: resource_claims.go, Usage"
+
+
+def test_a_device_that_a_pod_gets_by_its_class_counts_once() -> None:
+    """The pod requests it by the class's name (1.35: pods.go, IsDRAExtendedResourceName), and the scheduler claims it
+    then. A tenant can write such a claim, too: what its annotation says is not believed."""
+    name = "requests.deviceclass.resource.kubernetes.io/gpu"
+    terms = Terms(limited=frozenset({name}))
+    requests = {"requests": {"deviceclass.resource.kubernetes.io/gpu": "1"}}
+    pod = read(PODS, {"containers": [{"name": "web", "resources": requests}]})
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "1", "controller": True}
+    marked = {"annotations": {"resource.kubernetes.io/extended-resource-claim": "true"}, "ownerReferences": [owner]}
+    claim = read(RESOURCE_CLAIMS, devices({"exactly": exactly("gpu", 1)}), **marked)
+    assert adds(PODS, terms, pod) == {}
+    assert adds(RESOURCE_CLAIMS, terms, claim) == {name: UNIT}
 
 
 @pytest.mark.parametrize(
