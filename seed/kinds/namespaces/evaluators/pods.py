@@ -117,6 +117,8 @@ class PodStatus(_Part, frozen=True):
     qos_class: str = msgspec.field(name="qosClass", default="")
     container_statuses: list[ContainerStatus] = []
     init_container_statuses: list[ContainerStatus] = []
+    resources: Requirements | None = None
+    allocated_resources: Quantities = {}
     conditions: list[_Condition] = []
 
 
@@ -249,7 +251,7 @@ def _requests(pod: Pod) -> dict[str, int]:
     """component-helpers/resource/helpers.go, PodRequests."""
     found = _sum(pod, _requested)
     if pod.spec.resources is not None:
-        found.update(_of_pod(pod.spec.resources.requests))
+        found.update(_of_pod(_effective_requests(pod.spec.resources, pod.status, _is_infeasible(pod))))
     return resources.add(found, amounts(pod.spec.overhead))
 
 
@@ -257,7 +259,7 @@ def _limits(pod: Pod) -> dict[str, int]:
     """component-helpers/resource/helpers.go, PodLimits. Overhead does not make a limit where there is none."""
     found = _sum(pod, _limited)
     if pod.spec.resources is not None:
-        found.update(_of_pod(pod.spec.resources.limits))
+        found.update(_of_pod(_effective_limits(pod.spec.resources, pod.status, _is_infeasible(pod))))
     for name, amount in amounts(pod.spec.overhead).items():
         if found.get(name, 0) > 0:
             found[name] += amount
@@ -293,21 +295,32 @@ def _sum(pod: Pod, side: _Side) -> dict[str, int]:
 
 
 def _requested(container: Container, status: ContainerStatus | None, infeasible: bool) -> ResourceList:
-    """While a resize is under way, the most of what is wanted, given and used (helpers.go, determineContainerReqs)."""
-    wanted = amounts(container.resources.requests)
-    if status is None or status.resources is None:
-        return wanted
-    given = resources.maximum(amounts(status.resources.requests), amounts(status.allocated_resources))
-    return given if infeasible else resources.maximum(wanted, given)
+    return _effective_requests(container.resources, status, infeasible)
 
 
 def _limited(container: Container, status: ContainerStatus | None, infeasible: bool) -> ResourceList:
-    """helpers.go, determineContainerLimits."""
-    wanted = amounts(container.resources.limits)
+    return _effective_limits(container.resources, status, infeasible)
+
+
+def _effective_requests(
+    wanted: Requirements, status: ContainerStatus | PodStatus | None, infeasible: bool
+) -> ResourceList:
+    """While a resize is under way, the most of what is wanted, given and used (helpers.go, determineEffectiveRequests);
+    of the pod itself from Kubernetes 1.36 on, where its node says so."""
     if status is None or status.resources is None:
-        return wanted
+        return amounts(wanted.requests)
+    given = resources.maximum(amounts(status.resources.requests), amounts(status.allocated_resources))
+    return given if infeasible else resources.maximum(amounts(wanted.requests), given)
+
+
+def _effective_limits(
+    wanted: Requirements, status: ContainerStatus | PodStatus | None, infeasible: bool
+) -> ResourceList:
+    """helpers.go, determineEffectiveLimits."""
+    if status is None or status.resources is None:
+        return amounts(wanted.limits)
     given = amounts(status.resources.limits)
-    return given if infeasible else resources.maximum(wanted, given)
+    return given if infeasible else resources.maximum(amounts(wanted.limits), given)
 
 
 def _is_infeasible(pod: Pod) -> bool:
@@ -328,8 +341,8 @@ def _pod_level(pod: Pod) -> bool:
     return found is not None and any(_is_pod_level(name) for name in (*found.requests, *found.limits))
 
 
-def _of_pod(quantities: Quantities) -> dict[str, int]:
-    return {name: amount for name, amount in amounts(quantities).items() if _is_pod_level(name)}
+def _of_pod(found: ResourceList) -> dict[str, int]:
+    return {name: amount for name, amount in found.items() if _is_pod_level(name)}
 
 
 def _is_pod_level(name: str) -> bool:

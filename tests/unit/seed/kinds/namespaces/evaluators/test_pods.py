@@ -144,6 +144,31 @@ def test_while_a_pod_is_resized_the_most_of_what_is_wanted_given_and_allocated_c
     assert usage(running(spec, given, allocated))["cpu"] == "3"
 
 
+@pytest.mark.parametrize(
+    ("spec", "given", "allocated", "seen", "counts", "limits"),
+    [
+        ("3", "1", "2", None, "3", "4"),
+        ("1", "3", "2", None, "3", "4"),
+        ("1", "2", "3", None, "3", "3"),
+        ("9", "1", "2", 3, "2", "2"),
+        ("9", "1", "2", 2, "9", "10"),
+    ],
+)
+def test_a_pod_whose_own_resources_are_resized_counts_as_its_containers_would(
+    spec: str, given: str, allocated: str, seen: int | None, counts: str, limits: str
+) -> None:
+    """Kubernetes 1.36: component-helpers/resource/helpers.go, PodRequests and PodLimits. What was counted of the spec
+    alone was free at once where a pod is made smaller, before its node has taken anything from it."""
+
+    def with_limit(cpu: str) -> dict[str, Any]:
+        return requirements({"cpu": cpu}, {"cpu": str(int(cpu) + 1)})
+
+    status = {"resources": with_limit(given), "allocatedResources": {"cpu": allocated}}
+    conditions = {"conditions": infeasible(seen)} if seen is not None else {}
+    found = pod(container(), resources=with_limit(spec), metadata={"generation": 3}, status=status | conditions)
+    assert (usage(found)["cpu"], usage(found)["limits.cpu"]) == (counts, limits)
+
+
 def test_a_resize_that_the_node_refused_does_not_count() -> None:
     assert usage(running("9", "1", "2", conditions=infeasible(3)))["cpu"] == "2"
 
