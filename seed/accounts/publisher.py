@@ -75,7 +75,7 @@ class Publisher:
         facts = Sources(
             self._stale(quota, sources, account, now),
             unenforced,
-            self._known(quota),
+            self._known(quota) if account.master else quota.published_generation,  # see AccountRegistry.is_new
             len(self._cluster_cache.covered(quota)),
             *in_namespaces,
         )

@@ -92,6 +92,14 @@ class AccountRegistry:
         account = handle.writer.account if handle is not None else None
         return account.granted if account is not None else {}
 
+    def is_new(self, quota: Quota) -> bool:
+        """Nothing of it was ever in force here: its account was never open, no leader said that the replicas know it,
+        and the master granted nothing. A quota whose ledger was lost is not new."""
+        handle = self.get(quota)
+        account = handle.writer.account if handle is not None else None
+        opened = bool(account.master) if account is not None else quota.published is not None
+        return not (opened or quota.published_generation or quota.grant.granted)
+
     def used(self, quota: Quota, source: str) -> ResourceList | None:
         """What the quota's account has of the source; None while there is none, as far as was read."""
         handle = self.get(quota)

@@ -340,6 +340,7 @@ class Leadership:
             key,
             replica.quota_cache,
             replica.cluster_cache,
+            replica.registry,
             lambda quotas: replica.wanted.for_namespaces(key, caller, quotas, replica.cluster_cache.exempt(key)),
             wanted=replica.wanted.are_wanted,
             on_enforced=self._enforced,

@@ -183,6 +183,7 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             OWN_API_SERVER,
             world.quota_cache,
             world.cluster_cache,
+            world.registry,
             desired,
             wanted=lambda: True,
             on_enforced=lambda _name: None,

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from common.api.conditions import some
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound
+from common.quota.account import Account
 from common.runtime.waiting import first_of, within
+from seed.accounts.registry import AccountRegistry
 from seed.cache.clusters import ClusterCache
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
@@ -39,7 +41,8 @@ class NamespacedWebhook:
     """`run()` it while this replica leads. Where the cluster does not take part, it keeps no configuration there.
 
     A quota is enforced from when an API server has refused a canary by a configuration that asks about all that the
-    quota counts. It stays so while the configuration is extended for other quotas.
+    quota counts. It stays so while the configuration is extended for other quotas. A new quota is asked about once its
+    account is open: before that, the answer could only be that it cannot be decided.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class NamespacedWebhook:
         key: str,
         quota_cache: QuotaCache,
         cluster_cache: ClusterCache,
+        registry: AccountRegistry,
         desired: Callable[[Sequence[Quota]], WebhookConfiguration],
         *,
         wanted: Callable[[], bool],
@@ -62,11 +66,13 @@ class NamespacedWebhook:
         self._key = key
         self._quota_cache = quota_cache
         self._cluster_cache = cluster_cache
+        self._registry = registry
         self._wanted = desired
         self._are_wanted = wanted
         self._on_enforced = on_enforced
         self._on_state = on_state
         self._proven: dict[str, Limits] = {}  # by the quota's uid
+        self._waiting: set[str] = set()  # names of new quotas, which are not asked about yet
         self._asked = ""  # the webhook that is to refuse canaries
         self._written: bool | None = None  # it may be there still; None: the leader before may have left it
         self._keeper: ConfigurationKeeper | None = None
@@ -85,6 +91,7 @@ class NamespacedWebhook:
         stops = [
             self._quota_cache.on_spec(lambda _name: self.configuration_changed()),
             self._cluster_cache.on_participants(self.configuration_changed),
+            self._registry.on_account(self._account_changed),
         ]
         try:
             while True:
@@ -146,8 +153,17 @@ class NamespacedWebhook:
     def _quotas(self) -> list[Quota]:
         return [quota for quota in self._quota_cache.namespace_quotas() if self._cluster_cache.covers(quota, self._key)]
 
+    def _asked_about(self) -> list[Quota]:
+        quotas = self._quotas()
+        self._waiting = {quota.name for quota in quotas if self._registry.is_new(quota)}
+        return [quota for quota in quotas if quota.name not in self._waiting]
+
+    def _account_changed(self, name: str, account: Account | None) -> None:
+        if name in self._waiting and account is not None and account.master:
+            self.configuration_changed()
+
     def _desired(self) -> WebhookConfiguration:
-        return self._wanted(self._quotas())
+        return self._wanted(self._asked_about())
 
     def _looked(self) -> None:
         if self._canary is not None:
@@ -171,7 +187,7 @@ class NamespacedWebhook:
             canary.forget()
             self._proven = {uid: limits for uid, limits in self._proven.items() if uid in quotas}
         if asked and asked == canary.proven:
-            self._proven = {uid: limits for uid, (_, limits) in quotas.items()}
+            self._proven = {quota.key.uid: namespaces.limits_of(quota) for quota in self._asked_about()}
         works = proof is not None and proof.enforced is not False and self._are_wanted()
         works = works and keeper.error is None and not keeper.contested
         for uid, (quota, limits) in quotas.items():

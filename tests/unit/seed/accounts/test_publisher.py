@@ -88,3 +88,18 @@ async def test_all_namespaces_are_looked_at_now_and_then_and_what_is_shown_of_th
     assert leader.totals.looks <= 3
     last = leader.written[-1]
     assert (last["used"], last["namespaces"][0]["used"]) == ({"pods": "9"}, {"pods": "9"})
+
+
+async def test_that_all_replicas_know_a_quota_is_published_once_its_account_was_open(leader: Leader) -> None:
+    """Until then, nothing asks about a new quota. What was published of one whose ledger was lost stays."""
+    leader.totals.sums = {}
+    quota = leader.world.quota_cache.quota("shop")
+    assert quota is not None
+    fenced = Account(incarnation="life", epoch=1, nonce="n")
+    await leader.publisher.publish(quota, fenced, [])
+    assert leader.written[-1].get("enforcedGeneration") is None
+    before = msgspec.structs.replace(quota, published_generation=7)
+    await leader.publisher.publish_at_once(before, fenced, [])
+    assert leader.written[-1]["enforcedGeneration"] == 7
+    await leader.publisher.publish_at_once(quota, msgspec.structs.replace(fenced, master="m"), [])
+    assert leader.written[-1]["enforcedGeneration"] == 1

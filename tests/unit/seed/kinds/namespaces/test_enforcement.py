@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Cause, Forbidden, NotFound, Unavailable
+from common.quota.account import Account
+from seed.accounts.registry import AccountRegistry
 from seed.admission import denial
 from seed.cache.quota import Quota
 from seed.cache.selected import Exempt
@@ -48,17 +52,25 @@ class Site:
     def __init__(self, server: Server | None = None) -> None:
         self.world = World()
         self.states: list[str] = []
+        self.new: set[str] = set()
         self.wanted = True
         self.webhook = NamespacedWebhook(
             cast(Cluster, server),
             CLUSTER,
             self.world.quotas,
             self.world.clusters,
+            cast(AccountRegistry, self),
             desired,
             wanted=lambda: self.wanted,
             on_enforced=lambda _name: None,
             on_state=lambda: self.states.append(self.said()),
         )
+
+    def is_new(self, quota: Quota) -> bool:
+        return quota.name in self.new
+
+    def on_account(self, _listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
+        return lambda: None
 
     def said(self) -> str:
         shown = self.webhook.shown
@@ -102,6 +114,46 @@ def test_it_says_that_all_is_checked_only_once_a_dry_run_has_proven_it_for_every
     site.world.cluster("c1", "Disabled")
     assert site.finds(DENIED) == ""
     assert site.states[:2] == ["None Connecting", "None NotProven"], "only what is new is told"
+
+
+def owners(found: WebhookConfiguration) -> set[str]:
+    return {value for each in found.webhooks for value in re.findall(r"ann|bob", str(each["namespaceSelector"]))}
+
+
+def test_a_new_quota_is_asked_about_once_its_account_is_open() -> None:
+    site = Site()
+    site.world.cluster("c1")
+    site.world.quota("ann", selector={"matchLabels": ANN})
+    site.new.add("bob")
+    site.world.quota("bob", {"services": "1"}, selector={"matchLabels": {"owner": "bob"}})
+    assert owners(site.webhook._desired()) == {"ann"}
+    assert site.finds(DENIED) == "None NotProven"
+    assert site.webhook.shown is not None and "bob" in site.webhook.shown.message, (
+        "what proves the one says nothing of it"
+    )
+    site.new.clear()
+    assert owners(site.webhook._desired()) == {"ann", "bob"}
+    assert site.finds(DENIED) == "True CanaryDenied"
+
+
+def test_the_configuration_is_written_again_when_the_account_of_a_new_quota_opens() -> None:
+    site = Site()
+    site.new.add("bob")
+    site.world.quota("bob", selector={"matchLabels": {"owner": "bob"}})
+    site.world.cluster("c1")
+    assert owners(site.webhook._desired()) == set()
+    written: list[set[str]] = []
+    changed = lambda: written.append(owners(site.webhook._desired()))  # noqa: E731
+    site.webhook.configuration_changed = changed  # type: ignore[method-assign]
+    fenced = Account(incarnation="life", nonce="n")
+    site.webhook._account_changed("bob", None)
+    site.webhook._account_changed("bob", fenced)
+    assert written == [], "it is not open"
+    site.new.clear()
+    opened = msgspec.structs.replace(fenced, nonce="", master="m")
+    site.webhook._account_changed("bob", opened)
+    site.webhook._account_changed("bob", opened)
+    assert written == [{"bob"}], "later news of it say nothing of the configuration"
 
 
 @asynccontextmanager
