@@ -257,6 +257,7 @@ class ControlPlane:
         self._users = users
         self._servers: dict[str, ApiServer] = {}
         self._etcds: dict[str, Etcd] = {}
+        self._managers: dict[str, Server] = {}
 
     async def __aenter__(self) -> Self:
         self._binaries = await binaries.ensure(["etcd", "kube-apiserver"])
@@ -311,7 +312,8 @@ class ControlPlane:
         for name in controllers:
             executable = managers["kube-controller-manager"]
             of = ["*"] if machine is not None else _CONTROLLERS
-            await self._controller_manager(self.cluster(name), executable, of).start()
+            self._managers[name] = self._controller_manager(self.cluster(name), executable, of)
+            await self._managers[name].start()
 
     async def controllers(self, name: str, *controllers: str) -> Server:
         """Starts a kube-controller-manager with these controllers alone for the cluster. The caller stops it. Raises
@@ -324,6 +326,10 @@ class ControlPlane:
     def cluster(self, name: str) -> ApiServer:
         """The API server that was started under this name. KeyError if none was."""
         return self._servers[name]
+
+    def manager_of(self, name: str) -> Server:
+        """The kube-controller-manager of a cluster that was named in `controllers`."""
+        return self._managers[name]
 
     def etcd_of(self, name: str) -> Etcd:
         """Where the cluster's objects are stored."""

@@ -86,6 +86,11 @@ def make_cgroup(name: str) -> str:
     return f"/{path}"
 
 
+def processes_files(path: str) -> list[Path]:
+    """What names the processes in a control group, and in those below it, in any hierarchy."""
+    return [file for root in _cgroup_roots() for file in (root / path.lstrip("/")).rglob("cgroup.procs")]
+
+
 def run(command: Sequence[str]) -> int:
     """The command's exit status; 128 and the signal's number if it was interrupted."""
     _remove_cgroups()

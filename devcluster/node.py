@@ -10,9 +10,12 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -99,7 +102,8 @@ class Node:
     """`await Node(machine, server, directory, group).start()`: the API server's only node, Ready when this returns.
 
     The API server was started on the same machine. `directory` is empty; its path must be short.
-    What runs ends with the group; what it leaves, mounts and network interfaces, with the isolation.
+    What runs ends with the group; what it leaves, mounts and network interfaces, with the isolation. `kill` ends it as
+    a power cut does, and `boot` starts it again with the disk that it had.
     """
 
     def __init__(self, machine: Machine, server: ApiServer, directory: Path, group: ProcessGroup) -> None:
@@ -113,6 +117,7 @@ class Node:
         directory, machine = self._directory, self._machine
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         programs = await binaries.ensure(PROGRAMS)
+        self._cgroup = isolation.make_cgroup(machine.name)
         self.containerd = Containerd(machine, directory, self._group)
         await self.containerd.start()
         sandbox = directory / "pause.tar"
@@ -121,7 +126,9 @@ class Node:
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(self._server.kubeconfig())
         (directory / "resolv.conf").write_text("")
-        kubelet = _write(directory / "kubelet.yaml", _kubelet_config(machine, directory, self.containerd.socket))
+        kubelet = _write(
+            directory / "kubelet.yaml", _kubelet_config(machine, directory, self.containerd.socket, self._cgroup)
+        )
         proxy = _write(directory / "kube-proxy.yaml", _proxy_config(machine, kubeconfig))
         environment = self.containerd.environment
         commands = {
@@ -143,23 +150,59 @@ class Node:
             await server.start()
         await self._is_ready()
 
+    async def kill(self) -> None:
+        """Everything that runs here ends at once, pods too. What a machine has in memory is gone: mounts, networks."""
+        await asyncio.gather(*(server.kill() for server in (self.containerd, *self._servers)))
+        while running := self._running():
+            for process in running:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            await asyncio.sleep(_POLL_SECONDS)
+        for mount in reversed(_mounts_below(self._directory)):
+            subprocess.run(["umount", "--lazy", mount], check=True)
+        shutil.rmtree(self._directory / "containerd-state")
+        for network in Path("/run/netns").glob("cni-*"):
+            if not subprocess.run(["ip", "netns", "pids", network.name], capture_output=True, check=True).stdout:
+                subprocess.run(["ip", "netns", "delete", network.name], check=True)
+
+    async def boot(self) -> None:
+        """After `kill`, once the API server runs again. Pods may still start when this returns."""
+        began = datetime.now(UTC)
+        for server in (self.containerd, *self._servers):
+            await server.start()
+        await self._is_ready(began)
+
     async def load(self, archive: Path) -> None:
         await self.containerd.load(archive)
 
-    async def _is_ready(self) -> None:
+    def _running(self) -> list[int]:
+        """Containers, and the processes that keep them."""
+        found = {int(line) for file in isolation.processes_files(self._cgroup) for line in file.read_text().split()}
+        for status in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                command = status.read_bytes().split(b"\0")
+                if b"containerd-shim" in command[0] and str(self.containerd.socket).encode() in command:
+                    found.add(int(status.parent.name))
+        return sorted(found)
+
+    async def _is_ready(self, since: datetime | None = None) -> None:
+        """`since`: what the kubelet said before does not count, and what ended is started again, as systemd does: the
+        kubelet ends if containerd listens and does not serve yet."""
         deadline = time.monotonic() + _READY_SECONDS
         async with self._server.session() as session:
-            while (why := await _not_ready(session, self._machine.name)) and time.monotonic() < deadline:
+            while (why := await _not_ready(session, self._machine.name, since)) and time.monotonic() < deadline:
                 for server in self._servers:
                     if (status := server.ended_by_itself()) is not None:
-                        raise StartError(f"{server.name} ended with status {status}; see {server.log}")
+                        if since is None:
+                            raise StartError(f"{server.name} ended with status {status}; see {server.log}")
+                        await server.start()
                 await asyncio.sleep(_POLL_SECONDS)
         if why:
             waited = f"{self._machine.name} is not Ready after {_READY_SECONDS:.0f} s"
-            raise StartError(f"{waited}: {why}; logs are in {self._directory}")
+            raise StartError(f"{waited}: {why}; {self._servers[0].end_of_log()}")
 
 
-async def _not_ready(session: aiohttp.ClientSession, name: str) -> str:
+async def _not_ready(session: aiohttp.ClientSession, name: str, since: datetime | None) -> str:
     async with session.get(f"/api/v1/nodes/{name}") as answer:
         node = await answer.json()
         if answer.status != 200:
@@ -168,8 +211,16 @@ async def _not_ready(session: aiohttp.ClientSession, name: str) -> str:
         return "it has taints still"
     for condition in node.get("status", {}).get("conditions", ()):
         if condition["type"] == "Ready":
+            if since is not None and datetime.fromisoformat(condition["lastHeartbeatTime"]) < since:
+                return "the kubelet has said nothing since"
             return "" if condition["status"] == "True" else str(condition["message"])
     return "no condition yet"
+
+
+def _mounts_below(directory: Path) -> list[str]:
+    """In the order in which they were mounted."""
+    mounted = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return [point for point in mounted if point.startswith(f"{directory}/")]
 
 
 def _write(path: Path, content: Mapping[str, object]) -> Path:
@@ -243,7 +294,7 @@ def _file_system(directory: Path) -> str:
     return subprocess.run([stat, "-fc", "%T", directory], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _kubelet_config(machine: Machine, directory: Path, socket: Path) -> Mapping[str, object]:
+def _kubelet_config(machine: Machine, directory: Path, socket: Path, cgroup: str) -> Mapping[str, object]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -251,7 +302,7 @@ def _kubelet_config(machine: Machine, directory: Path, socket: Path) -> Mapping[
         "containerRuntimeEndpoint": f"unix://{socket}",
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": True,
-        "cgroupRoot": isolation.make_cgroup(machine.name),
+        "cgroupRoot": cgroup,
         "enforceNodeAllocatable": [],
         "failCgroupV1": False,
         "failSwapOn": False,

@@ -51,10 +51,10 @@ class Server:
         while not await self._ready():
             if (status := self._process.poll()) is not None:
                 self._process = None
-                raise StartError(f"{self.name} ended with status {status}; {self._end_of_log()}")
+                raise StartError(f"{self.name} ended with status {status}; {self.end_of_log()}")
             if time.monotonic() - started > _START_TIMEOUT_SECONDS:
                 await self.kill()
-                raise StartError(f"{self.name} not ready after {_START_TIMEOUT_SECONDS:.0f} s; {self._end_of_log()}")
+                raise StartError(f"{self.name} not ready after {_START_TIMEOUT_SECONDS:.0f} s; {self.end_of_log()}")
             await asyncio.sleep(self.poll_seconds)
         log.info("server ready", extra={"server": self.name, "seconds": round(time.monotonic() - started, 2)})
 
@@ -90,7 +90,8 @@ class Server:
     async def _ready(self) -> bool:
         return True
 
-    def _end_of_log(self) -> str:
+    def end_of_log(self) -> str:
+        """For people."""
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join([f"the end of {self.log}:", *lines[-20:]])
 

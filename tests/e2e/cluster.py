@@ -143,8 +143,8 @@ class Cluster:
             assert answer.status == 200, body
             return body
 
-    async def install(self, name: str, **given: object) -> None:
-        await self.helm("install", f"seedquota-{name}", chart(name), "-n", NAMESPACE, *values(**IMAGE, **given))
+    async def install(self, name: str, *, into: str = NAMESPACE, **given: object) -> None:
+        await self.helm("install", f"seedquota-{name}", chart(name), "-n", into, *values(**IMAGE, **given))
 
     async def enforced(self, quota: str, seconds: float = 120) -> None:
         async def holds() -> None:
@@ -159,8 +159,8 @@ class Cluster:
         await self.kubectl("-n", NAMESPACE, "rollout", "restart", f"deployment/{deployment}")
         await self.rolled_out(deployment)
 
-    async def rolled_out(self, deployment: str, seconds: int = 300) -> None:
-        await self.kubectl("-n", NAMESPACE, "rollout", "status", f"deployment/{deployment}", f"--timeout={seconds}s")
+    async def rolled_out(self, deployment: str, seconds: int = 300, *, into: str = NAMESPACE) -> None:
+        await self.kubectl("-n", into, "rollout", "status", f"deployment/{deployment}", f"--timeout={seconds}s")
 
     async def diagnosis(self) -> str:
         """What pods are and said."""
