@@ -328,6 +328,29 @@ async def test_what_exceeds_the_quota_is_refused_in_both_clusters_until_somethin
     await until(lambda: clusters.refused("user-1", "front", "; see: kubectl get lsq -n front; decision "), 60)
 
 
+async def test_a_quota_that_is_deleted_and_applied_again_is_enforced_soon_each_time(
+    site: Site, clusters: Clusters
+) -> None:
+    """As GitOps tools do it. No other quota limits its kinds, so nobody follows them between two rounds."""
+    await clusters.namespace("user-1", "again", ANN)
+    await clusters.pods("user-1", "again", "one")
+    path = "/api/v1/namespaces/again/pods?dryRun=All"
+
+    async def enforced(limit: str) -> None:
+        """By its account: what is larger than the limit itself is refused without one."""
+        large = await site.call("user-1", "POST", path, pod("large", "1500m"))
+        assert large.status == 403 and f"limited: requests.cpu={limit};" in large.message, large
+        small = await site.call("user-1", "POST", path, pod("small"))
+        assert small.status == 201, small
+
+    for number in range(1, 8):
+        limit = f"{2000 + number}m"  # tells this quota from the one before
+        await site.apply("master", quota(requests__cpu=limit))
+        await until(partial(enforced, limit), 30)  # what nobody wakes gets 503 for minutes
+        await site.delete("master", f"resourcequotas/{QUOTA}")
+        await asyncio.sleep(number % 3 * 0.4)
+
+
 class Crowd:
     """Clients in many namespaces, some at a time. What no webhook answered is asked again under the same name."""
 

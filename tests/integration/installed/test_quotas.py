@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -75,6 +76,26 @@ async def test_a_quota_for_a_project_that_does_not_exist_says_so_and_is_ready_wh
         await site.delete("master", "projects/later")
     async with within(SOON):
         await site.comes("master", "resourcequotas/early", "Ready", "False", "SubjectNotFound")
+
+
+async def test_a_quota_that_is_deleted_and_applied_again_is_enforced_soon_each_time(site: Site) -> None:
+    await site.quota(cpus(4))
+    await site.admitted("user-1")
+    large = Size("1500m", "1Gi", "1Gi")
+
+    async def enforced(limit: str) -> None:
+        """By its account: what is larger than the limit itself is refused without one."""
+        refused = await site.create("user-1", large, dryRun="All")
+        assert refused.status == 403 and f"limited: cpu={limit};" in refused.message, refused
+        admitted = await site.create("user-1", dryRun="All")
+        assert admitted.status == 201, admitted
+
+    for number in range(1, 8):
+        limit = f"{2000 + number}m"  # tells this quota from the one before
+        await site.delete("master", f"resourcequotas/{QUOTA}")
+        await asyncio.sleep(number % 3 * 0.4)
+        await site.apply("master", quota_manifest({"cpu": limit}))
+        await until(partial(enforced, limit), 30)  # what nobody wakes gets 503 for minutes
 
 
 async def test_the_most_restrictive_of_several_quotas_wins_and_nothing_stays_reserved_in_the_others(site: Site) -> None:
