@@ -47,6 +47,7 @@ def measure(agent: Agent) -> None:
     REGISTRY.register(collectors.UserClustersCollector(agent.caches.clusters))
     metrics.watch_leader(lambda: agent.leader.leads)
     REGISTRY.register(collectors.AccountsCollector(agent.caches.quotas, agent.registry))
+    REGISTRY.register(collectors.AccountWaitsCollector(lambda: agent.leader.account_waits))
     REGISTRY.register(collectors.NamespacesCollector(agent.caches.quotas, lambda: agent.leader.in_namespaces))
     REGISTRY.register(collectors.FlavoursCollector(agent.flavours))
     observed.watch_waiting(lambda: agent.refusals.waiting)

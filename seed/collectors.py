@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from common.api.account_waits import WaitReason
 from common.api.condition_metrics import conditions_of
 from common.quota import account as accounts
 from common.quota import resources
@@ -70,6 +71,23 @@ class AccountsCollector(Collector):
         yield GaugeMetricFamily(
             "seedquota_accounts_fenced", "Accounts that admit nothing until they were rebuilt.", value=fenced
         )
+
+
+class AccountWaitsCollector(Collector):
+    """What the leader says of accounts that admit nothing. Another replica does not know it, and has no samples."""
+
+    def __init__(self, longest: Callable[[], Mapping[WaitReason, float]]) -> None:
+        self._longest = longest
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "seedquota_account_waiting_seconds",
+            "Longest time for which an account that admits nothing has waited for what it waits for now, by reason.",
+            labels=["reason"],
+        )
+        for reason, seconds in self._longest().items():
+            family.add_metric([reason.value], seconds)
+        yield family
 
 
 class NamespacesCollector(Collector):

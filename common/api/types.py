@@ -77,6 +77,17 @@ class WireAsk(Wire):
     wanted: Quantities = {}
 
 
+class AccountWait(Wire):
+    """What an account that admits nothing waits for, see common/api/account_waits.py. `sources`: the first few of those
+    that were not listed yet, of reason Sources. `until`: when the in-flight window ends, by the seed's clock. It is
+    for people only."""
+
+    reason: str = ""
+    sources: list[str] = []
+    sources_omitted: int = 0
+    until: str = ""
+
+
 class WireReport(Wire):
     incarnation: str = ""
     sequence: int = 0
@@ -96,6 +107,7 @@ class WireReport(Wire):
     without_quota: list[NamespaceLack] = []
     without_quota_omitted: int = 0
     enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
+    waits_for: AccountWait | None = None  # None: for nothing, or the agent does not say it
 
 
 class NamespaceUse(Wire):

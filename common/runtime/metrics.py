@@ -49,7 +49,7 @@ _UNEXPECTED = Counter(
 _REFUSED_ANSWERS = Counter(
     "seedquota_api_answers_refused_total",
     "Answers of Kubernetes API servers that were not taken, by what was wrong with them.",
-    ["cluster", "reason"],
+    ["server", "reason"],
 )
 _LONGEST_STALL = Gauge(
     "seedquota_event_loop_longest_stall_seconds",
@@ -97,7 +97,7 @@ def api_answer_refused(cluster: str, reason: str) -> None:
 
 def no_cluster(cluster: str) -> None:
     """It is gone."""
-    _REFUSED_ANSWERS.remove_by_labels({"cluster": cluster})
+    _REFUSED_ANSWERS.remove_by_labels({"server": cluster})
 
 
 def watch_leader(leads: Callable[[], bool]) -> None:

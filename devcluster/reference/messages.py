@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+from common.api.account_waits import WaitReason
+from common.api.types import AccountWait
 from common.quota import resources
 from devcluster.reference.markdown import code, table
 from master.quotas.condition_events import LIMITS_CHANGED, UNREACHABLE
@@ -66,6 +68,7 @@ _CALLS = {
     "undecided": 0,
     "BusyError": 0,
     "unavailable": 1,
+    "not_open": 1,
     "_unavailable": 1,
     "Unknown": 0,
 }  # which argument is the text
@@ -142,6 +145,8 @@ def _warnings() -> Iterator[tuple[str, str]]:
 def _reasons() -> Iterator[str]:
     """Each text that the code gives as the reason of a 503."""
     yield denial.limits_missing("{project}")
+    for reason in WaitReason:
+        yield denial.not_open_yet(AccountWait(reason=reason, sources_omitted=2, until="{until}"))
     for path in _WHY_FILES:
         for file in sorted(ROOT.glob(path)):
             for node in ast.walk(ast.parse(file.read_text())):

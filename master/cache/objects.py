@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.api.labels import GROUP, VERSION
-from common.api.types import Condition, NamespaceUse, Quantities, ResourceQuotaStatus, Wire
+from common.api.types import AccountWait, Condition, NamespaceUse, Quantities, ResourceQuotaStatus, Wire
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 
@@ -41,6 +41,7 @@ class SeedUsage(Wire):
     local_usage: Quantities = {}
     granted: Quantities = {}
     last_report_time: str = ""
+    waits_for: AccountWait | None = None  # of one that is Fenced
 
 
 class Summary(Wire):

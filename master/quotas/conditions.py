@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from common.api.conditions import NAMED, condition, more, some
+from common.api import account_waits
+from common.api.conditions import NAMED, condition, more, short, some
 from common.api.labels import ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED
 from common.api.types import Condition, ResourceQuotaSpec
 from common.quota import quantity, resources
@@ -90,10 +91,9 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
     if unknown:
         why = f"whether the present quota is on {listed(unknown)} cannot be told: not connected"
         return condition(kind, None, "SeedNotSynced", why)
-    fenced = [seed.name for seed in seeds if seed.connected and (seed.fenced or not seed.reported)]
+    fenced = [seed for seed in seeds if seed.connected and (seed.fenced or not seed.reported)]
     if fenced:
-        why = f"nothing is admitted on {listed(fenced)} until everything there is recounted"
-        return condition(kind, False, "AccountFenced", why)
+        return condition(kind, False, "AccountFenced", _fenced_text(fenced))
     behind = [seed.name for seed in seeds if seed.behind and not seed.gone]
     if behind:
         return condition(
@@ -110,6 +110,14 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
     if unchecked:
         return condition(kind, False, "WebhookNotServing", _unchecked_text(unchecked, of_namespaces))
     return condition(kind, True, "AllSeeds", f"not on {listed(absent)}: never connected" if absent else "")
+
+
+def _fenced_text(seeds: Sequence[SeedView]) -> str:
+    """With what the first few wait for, where they say it."""
+    texts = [f"nothing is admitted on {listed([seed.name for seed in seeds])} until everything there is recounted"]
+    waiting = sorted(((seed.name, seed.waits_for) for seed in seeds), key=lambda each: each[0])
+    told = [f"{name} {account_waits.text(wait)}" for name, wait in waiting if wait is not None]
+    return short("; ".join([*texts, *told[:NAMED]]))
 
 
 def _unchecked_text(unchecked: Sequence[tuple[str, str]], of_namespaces: bool) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from common.api.types import NamespaceLack, NamespaceUse, ResourceQuotaSpec, StaleSource
+from common.api.types import AccountWait, NamespaceLack, NamespaceUse, ResourceQuotaSpec, StaleSource
 from common.quota.resources import ResourceList
 from master.cache.objects import AllocatedTypes
 
@@ -38,6 +38,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     reserved: ResourceList = {}
     stale_sources: Sequence[StaleSource] = ()
     unenforced: Sequence[str] = ()
+    waits_for: AccountWait | None = None  # before its account admits anything
     clusters: int = 0
     namespaces: Sequence[NamespaceUse] = ()
     namespaces_omitted: int = 0

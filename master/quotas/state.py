@@ -53,8 +53,12 @@ class SeedAccount:
         wire, grant = copy.status.account, copy.status.grant
         if not self.met:
             self.met, self.shown = True, grant_from_wire(grant)
-        if wire == self.wire or not wire.incarnation:
+        if wire == self.wire:
             return False
+        if not wire.incarnation:
+            if self.report is None:
+                self.wire = wire  # it has no account yet, and may say what it waits for
+            return self.report is None
         said = report_from_wire(wire)
         if said is None or not escrow.supersedes(said, self.report):
             return False

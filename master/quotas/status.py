@@ -107,6 +107,7 @@ def seed_lines(seeds: Sequence[SeedView], limits: ResourceList) -> list[SeedUsag
             local_usage=wire_quantities(_nonzero(resources.only(seed.use, limits))),
             granted=wire_quantities(_nonzero(resources.only(seed.held, limits))),
             last_report_time=seed.last_report_time,
+            waits_for=seed.waits_for if seed.state == "Fenced" else None,
         )
         for seed in sorted(seeds, key=rank)
     ]

@@ -98,6 +98,7 @@ class Views:
             reserved=report.reserved if report is not None else {},
             stale_sources=stale_sources,
             unenforced=account.wire.unenforced,
+            waits_for=account.wire.waits_for,
             clusters=account.wire.clusters,
             namespaces=account.wire.namespaces,
             namespaces_omitted=account.wire.namespaces_omitted,

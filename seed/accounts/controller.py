@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 
 import msgspec
 
@@ -27,16 +27,18 @@ from common.quota import fencing, resources, surge_loans
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from seed.accounts import plan
+from seed.accounts.account_sources import AccountSources
 from seed.accounts.list_demands import ListDemands
 from seed.accounts.open_limiter import OpenLimiter
 from seed.accounts.plan import Progress, SourceFacts
 from seed.accounts.publisher import Publisher, kept_use
 from seed.accounts.registry import AccountHandle, AccountRegistry
+from seed.accounts.waits import Waits
 from seed.cache.clusters import ClusterCache
 from seed.cache.consumer import Consumer
 from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import cluster_of_namespaces, is_of_allocations, project_of_key
+from seed.cache.source_keys import cluster_of_namespaces, is_of_allocations
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, NoAccountError, Store, StoreUnavailableError
 from seed.usage import unsized
@@ -95,7 +97,9 @@ class Accounts:
         self._unsized: dict[tuple[str, str], Rest] = {}  # by quota uid and source
         self.uncounted: dict[tuple[str, str], float] = {}  # ... since when counting fails, though it is followed
         self._progress: dict[str, Progress] = {}  # by quota uid
-        self._publisher = Publisher(cluster, cluster_cache, known, self.uncounted)
+        self._account_sources = AccountSources(quota_cache, cluster_cache, registry, sources)
+        self.waits = Waits()
+        self._publisher = Publisher(cluster, cluster_cache, known, self.waits, self.uncounted)
 
     async def run(self) -> None:
         stop_quota = self._quota_cache.on_quota(self._quota_changed)
@@ -137,7 +141,7 @@ class Accounts:
             return
         await handle.writer.change(lambda present: (msgspec.structs.replace(present), None))
         if handle.writer.account is not None:
-            await self._publisher.publish_at_once(quota, handle.writer.account, self._sources_of(quota))
+            await self._publisher.publish_at_once(quota, handle.writer.account, self._account_sources.of(quota))
 
     def look_at(self, name: str) -> None:
         self._controller.queue.add(name)
@@ -210,8 +214,11 @@ class Accounts:
         quota = self._quota_cache.quota(name)
         if quota is None:
             self._opening.gone(name)
+            self.waits.forget(name)
         else:
             self._opening.seen(name, quota.ceilings, new=name not in self._keys)
+            if self._keys.get(name) != quota.key:
+                self.waits.came(quota)
         self._controller.queue.add(name)
 
     async def _reconcile(self, name: str) -> float | None:
@@ -222,6 +229,7 @@ class Accounts:
             if quota is None or handle is None:
                 return wait
             if self._can_wait(quota, handle) and (later := self._opening.wait(name)) is not None:
+                await self._say_wait(quota, turn=True)
                 return later
             again = await self._tend(quota, handle)
             account = handle.writer.account
@@ -229,9 +237,11 @@ class Accounts:
                 self._opening.ended(name)
             publish_again = None
             if account is not None:
-                publish_again = await self._publisher.publish(quota, account, self._sources_of(quota))
+                publish_again = await self._publisher.publish(quota, account, self._account_sources.of(quota))
         except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
             log.info("account not reconciled", extra={"quota": name, "error": str(error)})
+            if quota is not None:
+                await self._say_wait(quota, ledger=True)
             return 1.0
         return min((seconds for seconds in (again, publish_again) if seconds is not None), default=None)
 
@@ -264,13 +274,9 @@ class Accounts:
         return None
 
     def _can_wait(self, quota: Quota, handle: AccountHandle) -> bool:
-        """To be made or taken over, while others need theirs sooner: nothing can be created that this quota limits."""
+        """To be made or taken over, while others need theirs sooner."""
         account = handle.writer.account
-        if (account is not None and account.epoch == self.term) or "clusters" in quota.limits:
-            return False
-        if self._quota_cache.in_cluster and not self._quota_cache.catalogue.allocated.isdisjoint(quota.limits):
-            return False
-        return all(project_of_key(key) is not None for key in self._registry.source_keys(quota))
+        return (account is None or account.epoch != self.term) and self._account_sources.are_empty(quota)
 
     async def _exists(self, key: Key) -> bool:
         try:
@@ -294,11 +300,12 @@ class Accounts:
             for other in self._quota_cache.all_quotas():
                 self._controller.queue.add(other.name)
         before, now = self._progress.get(uid, Progress()), time.monotonic()
+        facts = self._account_sources.facts(quota, account, self.may_count)
         step, progress = plan.next_step(
             account,
             quota.grant,
             before,
-            self._source_facts(quota, account),
+            facts,
             term=self.term,
             window=self._window,
             now=now,
@@ -308,7 +315,32 @@ class Accounts:
             log.warning(plan.why_recounted(account), extra={"quota": quota.name, "seconds": left})
         wait = await self._do(step, quota, handle)
         self._progress[uid] = progress
+        self._note_wait(quota, facts)
         return wait
+
+    def _note_wait(
+        self, quota: Quota, facts: Sequence[SourceFacts] = (), *, turn: bool = False, ledger: bool = False
+    ) -> Account | None:
+        """What it waits for before it admits anything. Returns the account."""
+        handle, uid = self._registry.get(quota), quota.key.uid
+        account = handle.writer.account if handle is not None else None
+        found = None
+        if plan.admits_nothing(account, self.term, since=self._since, cold=self._cold):
+            progress, now = self._progress.get(uid, Progress()), time.monotonic()
+            found = plan.waits_for(
+                account, quota.grant, progress, facts, turn=turn, ledger=ledger, window=self._window, now=now
+            )
+        since = self._demands.lists_from(uid)
+        self.waits.note(quota, found, lambda key: self._account_sources.unlisted(key, since))
+        return account
+
+    async def _say_wait(self, quota: Quota, *, turn: bool = False, ledger: bool = False) -> None:
+        """Of one that is not looked at now. Only what this leader has claimed is published."""
+        account = self._note_wait(quota, turn=turn, ledger=ledger)
+        if account is None:
+            await self._publisher.publish_wait(quota)
+        elif account.fenced and account.epoch == self.term:
+            await self._publisher.publish(quota, account, self._account_sources.of(quota))
 
     async def _do(self, step: plan.Step, quota: Quota, handle: AccountHandle) -> float | None:
         """Each write decides again on the account that it finds."""
@@ -330,7 +362,7 @@ class Accounts:
             case plan.Wait(seconds=seconds):
                 return seconds
             case plan.Relist():
-                self._demands.demand_all(quota, self._sources_of(quota))
+                self._demands.demand_all(quota, self._account_sources.of(quota))
                 return 0.0
             case plan.Open(sources=sources):
                 await self._open(quota, handle, sources)
@@ -348,38 +380,10 @@ class Accounts:
             return after, after if after != present else None
 
         news = await handle.writer.change(claimed)
-        self._demands.demand_all(quota, self._sources_of(quota))
+        self._demands.demand_all(quota, self._account_sources.of(quota))
         if news is not None:
             fenced = news.nonce == nonce
             log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})
-
-    def _source_facts(self, quota: Quota, account: Account) -> list[SourceFacts]:
-        """Of every source that there is, also of those that nobody follows yet."""
-        facts = []
-        for key in self._registry.source_keys(quota):
-            source = self._sources.get(key)
-            countable = source is not None and self.may_count(quota, source)
-            unreachable = source is not None and source.problem is not None
-            facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
-        if quota.kind == "organization" and account.fenced:
-            known = {fact.key for fact in facts}
-            strays = (key for key in self._strays() if key not in known and self._may_use(quota, key))
-            facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
-        return facts
-
-    def _strays(self) -> list[str]:
-        """The sources of projects that have something here and no copy."""
-        allocated = [
-            key
-            for key in self._sources
-            if is_of_allocations(key) and self._quota_cache.lacks(project_of_key(key) or "")
-        ]
-        return [*self._cluster_cache.strays(), *allocated]
-
-    def _may_use(self, quota: Quota, key: str) -> bool:
-        """False where it is known that there is nothing in the source that the quota limits."""
-        source = self._sources.get(key)
-        return source is None or not source.counted or bool(resources.only(source.totals.used, quota.ceilings))
 
     async def _open(self, quota: Quota, handle: AccountHandle, keys: tuple[str, ...]) -> None:
         grant = quota.grant
@@ -394,7 +398,3 @@ class Accounts:
 
         if await handle.writer.change(opened):
             log.info("account opened", extra={"quota": quota.name, "held": resources.text(grant.granted)})
-
-    def _sources_of(self, quota: Quota) -> list[UsageSource]:
-        found = (self._sources.get(key) for key in self._registry.source_keys(quota))
-        return [source for source in found if source is not None]

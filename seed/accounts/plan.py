@@ -10,6 +10,8 @@
    last, only after that cannot be on its way any more. A fenced account admits nothing, so this time begins with the
    fence, and also passes while the master has not answered.
 5. Recalled: give back what is idle.
+
+What an account that admits nothing waits for is told by the same rules.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from enum import Enum
 
 import msgspec
 
+from common.api.account_waits import WaitReason
 from common.quota import account as accounts
 from common.quota import fencing, resources
 from common.quota.account import Account, Grant
@@ -48,6 +51,14 @@ class Progress(msgspec.Struct, frozen=True):
     fenced_since: float | None = None
     doubted: bool = False
     relisted: bool = False
+
+
+class WaitsFor(msgspec.Struct, frozen=True):
+    """`seconds`: until the in-flight window has passed. `sources`: keys of those that were not listed yet."""
+
+    reason: WaitReason
+    seconds: float = 0.0
+    sources: tuple[str, ...] = ()
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -134,8 +145,7 @@ def _opening(
             return Wait(left), progress
         if not progress.relisted:
             return Relist(), msgspec.structs.replace(progress, relisted=True)
-    waiting = [source for source in sources if not source.countable]
-    if any(trust is Trust.NOTHING or not source.unreachable for source in waiting):
+    if _unlisted(trust, sources):
         return Wait(WAIT_FOR_SOURCES), progress
     ready = tuple(source.key for source in sources if source.countable)
     return Open(ready), Progress(claimed=progress.claimed, life=progress.life)
@@ -144,6 +154,45 @@ def _opening(
 def window_left(progress: Progress, window: float, now: float) -> float:
     """Seconds until what was admitted before the fence cannot be on its way any more."""
     return max(0.0, window if progress.fenced_since is None else progress.fenced_since + window - now)
+
+
+def _unlisted(trust: Trust, sources: Sequence[SourceFacts]) -> tuple[str, ...]:
+    """Without those that cannot be reached and whose last count can be relied on."""
+    waiting = (source for source in sources if not source.countable)
+    return tuple(source.key for source in waiting if trust is Trust.NOTHING or not source.unreachable)
+
+
+def admits_nothing(account: Account | None, term: int, *, since: int, cold: bool) -> bool:
+    """Also where the leader will fence it when it claims it: see `claimed`. No replica admits by it until then."""
+    if account is None or account.fenced:
+        return True
+    return account.epoch != term and _in_doubt(account, since=since, cold=cold)
+
+
+def waits_for(
+    account: Account | None,
+    grant: Grant,
+    progress: Progress,
+    sources: Sequence[SourceFacts],
+    *,
+    turn: bool = False,
+    ledger: bool = False,
+    window: float,
+    now: float,
+) -> WaitsFor:
+    """Of an account that admits nothing. `turn`: others are opened first. `ledger`: it could not be read or written.
+    `progress`: after the last step."""
+    if ledger:
+        return WaitsFor(WaitReason.LEDGER)
+    if turn or account is None:
+        return WaitsFor(WaitReason.TURN)
+    if not fencing.answers(account, grant):
+        return WaitsFor(WaitReason.MASTER_ANSWER)
+    trust = trusted(account, grant)
+    left = window_left(progress, window, now) if trust is not Trust.ALL else 0.0
+    if left > 0:
+        return WaitsFor(WaitReason.IN_FLIGHT_WINDOW, seconds=left)
+    return WaitsFor(WaitReason.SOURCES, sources=_unlisted(trust, sources))
 
 
 def why_recounted(account: Account) -> str:
@@ -184,7 +233,11 @@ def claimed(account: Account, term: int, *, since: int, cold: bool, nonce: str) 
     they were restored. Raises StaleEpochError.
     """
     after = accounts.claim_epoch(account, term)
-    return fencing.fence(after, nonce, in_doubt=True) if cold or account.epoch < since else after
+    return fencing.fence(after, nonce, in_doubt=True) if _in_doubt(account, since=since, cold=cold) else after
+
+
+def _in_doubt(account: Account, *, since: int, cold: bool) -> bool:
+    return cold or account.epoch < since
 
 
 def fenced(account: Account, grant: Grant, nonce: str) -> Account:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from common.api.types import NamespaceLack, NamespaceUse, StaleSource
+from common.api.types import AccountWait, NamespaceLack, NamespaceUse, StaleSource
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.escrow import Report
@@ -26,7 +26,7 @@ class Sources(msgspec.Struct, frozen=True):
     """What is reported of sources beside their use: those whose count is old, and those whose Machines are not checked.
     `generation` is that of the quota's copy which all replicas have. `clusters`: how many a quota of kind namespaces
     covers. `namespaces`: the largest, and how many others. `without_quota`: of one of promises, where nothing is
-    promised, and how many more such namespaces there are."""
+    promised, and how many more such namespaces there are. `waits_for`: what the account waits for, if it does."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
@@ -36,12 +36,13 @@ class Sources(msgspec.Struct, frozen=True):
     namespaces_omitted: int = 0
     without_quota: tuple[NamespaceLack, ...] = ()
     without_quota_omitted: int = 0
+    waits_for: AccountWait | None = None
 
     @property
     def troubles(self) -> Sources:
-        """Without what tells of use alone."""
+        """Without what tells of use alone, and without what an account waits for next: that is over soon."""
         return msgspec.structs.replace(
-            self, namespaces=(), namespaces_omitted=0, without_quota=(), without_quota_omitted=0
+            self, namespaces=(), namespaces_omitted=0, without_quota=(), without_quota_omitted=0, waits_for=None
         )
 
     @property

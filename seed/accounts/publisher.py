@@ -31,12 +31,15 @@ from seed.accounts.publish import (
     publish_in,
     stale_source,
 )
+from seed.accounts.waits import Waits
 from seed.cache.clusters import ClusterCache
 from seed.cache.quota import NAMESPACES, Quota
 from seed.cache.source_keys import shown
 from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
+
+UNMADE = 60.0  # seconds that a quota waits for its account before that is said: in a burst each write delays others
 
 
 class _InNamespaces(NamedTuple):
@@ -54,10 +57,12 @@ class Publisher:
         cluster: Cluster,
         cluster_cache: ClusterCache,
         known: Callable[[Quota], int | None],
+        waits: Waits,
         uncounted: Mapping[tuple[str, str], float] = MappingProxyType({}),
     ) -> None:
         """`known`: which generation of the quota's copy all replicas have. `uncounted`: by quota uid and source, since
         when (monotonic) counting fails."""
+        self._waits = waits
         self._uncounted = uncounted
         self._cluster = cluster
         self._cluster_cache = cluster_cache
@@ -78,6 +83,7 @@ class Publisher:
             self._known(quota) if account.master else quota.published_generation,  # see AccountRegistry.is_new
             len(self._cluster_cache.covered(quota)),
             *in_namespaces,
+            self._waits.of(quota),
         )
         look_again = looked + QUIET_INTERVAL - now if looked < now else None
         before = self._before(quota, now)
@@ -97,18 +103,13 @@ class Publisher:
                 namespaces_omitted=facts.namespaces_omitted,
                 without_quota=list(facts.without_quota),
                 without_quota_omitted=facts.without_quota_omitted,
+                waits_for=facts.waits_for,
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
         pause = pause_after(before, said, now)
         self._published[quota.key.uid] = Published(quota.copy_uid, None, facts, now, pause)
-        body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
-        try:
-            await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
-        except (NotFound, Conflict):
-            return 1.0  # the copy was deleted or made anew: the watch will report it
-        except ApiError as error:
-            log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
+        if not await self._apply(quota, status):
             return 1.0
         self._published[quota.key.uid] = Published(quota.copy_uid, said, facts, now, pause)
         return look_again
@@ -117,6 +118,25 @@ class Publisher:
         """Whatever was published before, and when."""
         self._published[quota.key.uid] = Published(quota.copy_uid, None, Sources(), at=float("-inf"))
         await self.publish(quota, account, sources)
+
+    async def publish_wait(self, quota: Quota) -> None:
+        """Of a quota that has waited long for its account. What an account has published stays."""
+        wait = self._waits.of(quota)
+        if wait is None or quota.published is not None or self._waits.seconds(quota) < UNMADE:
+            return
+        if wait != quota.published_wait:
+            await self._apply(quota, {"account": {"waitsFor": wait}})
+
+    async def _apply(self, quota: Quota, status: Mapping[str, object]) -> bool:
+        body = {"metadata": {"name": quota.name, "uid": quota.copy_uid}, "status": status}
+        try:
+            await self._cluster.apply(RESOURCE_QUOTAS, body, manager=SEED_MANAGER, subresource="status")
+        except (NotFound, Conflict):
+            return False  # the copy was deleted or made anew: the watch will report it
+        except ApiError as error:
+            log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
+            return False
+        return True
 
     def forget(self, uid: str) -> None:
         self._published.pop(uid, None)
@@ -151,6 +171,7 @@ class Publisher:
                 tuple(quota.published_unenforced),
                 quota.published_generation,
                 quota.published_clusters,
+                waits_for=quota.published_wait,
             )
             before = Published(quota.copy_uid, quota.published, facts, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing

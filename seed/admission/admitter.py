@@ -169,14 +169,14 @@ class Admission:
         handle = self._registry.get(quota)
         if handle is None:
             why = "this seed has not opened its account yet"
-            return Attempt(snapshot=snapshot(quota, None, {}), refusal=denial.unavailable(quota.name, why, decision))
+            return Attempt(snapshot=snapshot(quota, None, {}), refusal=denial.not_open(quota, why, decision))
         try:
             attempt = await self._claim(handle, quota, request, decision)
             refusal = attempt.refusal if quota.enforced and quota.surge else None
             if refusal is not None and refusal.code == 403 and replaceable is not None:
                 attempt = await self._lend(handle, quota, request, decision, attempt, replaceable)
         except (BusyError, NoAccountError) as error:
-            refusal = denial.unavailable(quota.name, str(error), decision)
+            refusal = denial.not_open(quota, str(error), decision)
             attempt = Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         except Forbidden as error:
             facts = {"quota": quota.name, "cluster": request.reservation.source, "error": str(error)}
@@ -260,7 +260,7 @@ class Admission:
                     near = self._near(handle, quota, request)
                     return Attempt(snapshot=handle.snapshot(quota), warnings=near, admitted=admitted, waited=waited)
                 case Fenced() | Full() | OverShare() | HeldBack() | ReplacementConflict():
-                    refusal = _not_now(outcome, quota.name, decision)
+                    refusal = _not_now(outcome, self._latest(quota), decision)
                     return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
                 case Occupied(amounts=amounts):
                     refusal = denial.occupied(quota.name, amounts, decision)
@@ -377,23 +377,23 @@ class Admission:
         return Attempt(snapshot=handle.snapshot(quota), warnings=(warning,))
 
 
-def _not_now(outcome: NotNow, quota: str, decision: str) -> Refusal:
+def _not_now(outcome: NotNow, quota: Quota, decision: str) -> Refusal:
     match outcome:
         case Fenced():
-            return denial.unavailable(quota, "its account is being rebuilt or waits for the master", decision)
+            return denial.not_open(quota, "its account is being rebuilt or waits for the master", decision)
         case Full():
-            return denial.unavailable(quota, "too many objects are being created at once", decision)
+            return denial.unavailable(quota.name, "too many objects are being created at once", decision)
         case OverShare():
             why = "too much is being created in this cluster at once: it has its share, and others go on"
-            return denial.unavailable(quota, why, decision)
+            return denial.unavailable(quota.name, why, decision)
         case HeldBack():
             why = (
                 f"{MOST_UNSEEN} that were admitted in this cluster did not appear; another webhook may refuse them;"
                 " each is released about a minute after it was admitted"
             )
-            return denial.unavailable(quota, why, decision)
+            return denial.unavailable(quota.name, why, decision)
         case ReplacementConflict():
-            return denial.taken(quota, decision)
+            return denial.taken(quota.name, decision)
 
 
 def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
-from common.api.types import OF_ALLOCATION
+from common.api import account_waits
+from common.api.types import OF_ALLOCATION, AccountWait
 from common.quota import resources
 from common.quota.resources import ResourceList
 
@@ -53,6 +55,15 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     def cause(self) -> str:
         """The reason in our own words: QuotaExceeded, QuotaUnavailable, MachineNotSized, ..."""
         return self.causes[0].reason if self.causes else self.reason
+
+
+class Copy(Protocol):
+    """A quota's copy on this seed, see `seed.cache.quota.Quota`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def published_wait(self) -> AccountWait | None: ...
 
 
 def decision_id() -> str:
@@ -137,6 +148,17 @@ def unavailable(quota: str, why: str, decision: str) -> Refusal:
         retry_seconds=RETRY_SECONDS,
         quota=quota,
     )
+
+
+def not_open(quota: Copy, why: str, decision: str) -> Refusal:
+    """`why`: where the leader does not say what the account waits for. Sources are not named: they may be clusters of
+    other tenants."""
+    wait = quota.published_wait
+    return unavailable(quota.name, why if wait is None else not_open_yet(wait), decision)
+
+
+def not_open_yet(wait: AccountWait) -> str:
+    return f"its account is not open yet: it {account_waits.text(wait, named=False)}"
 
 
 def too_often(per_second: int) -> Refusal:

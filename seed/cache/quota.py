@@ -13,6 +13,7 @@ from common.api.label_selector import LabelSelector
 from common.api.types import (
     OF_ALLOCATION,
     RESOURCE_QUOTAS_ALONE,
+    AccountWait,
     ResourceQuota,
     StaleSource,
     UserCluster,
@@ -68,6 +69,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     published_stale: Sequence[StaleSource] = ()
     published_unenforced: Sequence[str] = ()
     published_clusters: int = 0
+    published_wait: AccountWait | None = None  # what the account here waits for, as the leader says
     published_generation: int | None = None  # that every replica has, as a leader said; None: none has said anything
 
     @property
@@ -139,5 +141,6 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         published_stale=copy.status.account.stale,
         published_unenforced=copy.status.account.unenforced,
         published_clusters=copy.status.account.clusters,
+        published_wait=copy.status.account.waits_for,
         published_generation=copy.status.account.enforced_generation,
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
+from common.api.account_waits import WaitReason
 from common.kube.controller.leader_election import Term
 from common.runtime import unexpected
 from common.runtime.waiting import first_of
@@ -35,6 +36,11 @@ class Leader:
         """What is counted in namespaces, while this replica leads."""
         return self._leadership.in_namespaces if self._leadership is not None else []
 
+    @property
+    def account_waits(self) -> Mapping[WaitReason, float]:
+        """The longest waits of accounts that admit nothing, in seconds. Empty where another replica leads."""
+        return self._leadership.accounts.waits.longest() if self._leadership is not None else {}
+
     def configuration_changed(self) -> None:
         if self._leadership is not None:
             self._leadership.configuration_changed()
@@ -44,7 +50,7 @@ class Leader:
         if self._leadership is not None and self.leads:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CONFIRMED_WITHIN):
-                    await self._leadership.confirm_accounts()
+                    await self._leadership.accounts.confirm_all()
 
     async def run(self) -> None:
         """Leads whenever the lease can be had. Cancelled: leaves it to the next replica at once."""

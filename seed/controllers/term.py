@@ -161,13 +161,13 @@ class Leadership:
             self._user_clusters.sources, self._informers.sources, self._clusters, self._allocations, self._namespaces
         )
         self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, quota_cache, self._known)
-        self._accounts = self._make_accounts(term, sources)
+        self.accounts = self._make_accounts(term, sources)
         self._counting = Counting(
             cluster,
             quota_cache,
             cluster_cache,
             replica.registry,
-            self._accounts,
+            self.accounts,
             sources,
             in_flight_window=replica.in_flight_window,
             find_hosted=self._find_hosted,
@@ -233,7 +233,7 @@ class Leadership:
 
     async def run(self) -> None:
         parts: dict[str, Callable[[], Awaitable[None]]] = {
-            "accounts": self._accounts.run,
+            "accounts": self.accounts.run,
             "replicas": self._replicas.run,
             "counting": self._counting.run,
             "user clusters": self._user_clusters.run,
@@ -263,10 +263,6 @@ class Leadership:
     async def _copy_in_own_namespaces(self) -> None:
         cluster = self._replica.cluster
         await self._local_copies.keep_in_namespaces(OWN_API_SERVER, cluster, self._namespaces, self._status.look)
-
-    async def confirm_accounts(self) -> None:
-        """Before an orderly end."""
-        await self._accounts.confirm_all()
 
     @property
     def in_namespaces(self) -> list[NamespacedSource]:
@@ -320,7 +316,7 @@ class Leadership:
         self._changed(source, freed)
 
     def _state_changed(self, source: UsageSource) -> None:
-        self._accounts.look_again(source.consumer)
+        self.accounts.look_again(source.consumer)
 
     def _own_conditions(self) -> list[Condition]:
         """Of the namespaces of the seed's own API server, where they take part."""
@@ -349,7 +345,7 @@ class Leadership:
 
     def _enforced(self, name: str) -> None:
         """Of the quota, something else than before is proven of what is asked in some cluster."""
-        self._accounts.look_at(name)
+        self.accounts.look_at(name)
 
     async def _follow_namespaces(self, source: Source, cluster: Cluster) -> None:
         if source.on_seed:
@@ -388,11 +384,11 @@ class Leadership:
                     self._state_changed(source)
         elif refused is not None and cluster_cache.tell_proven(key, refused):
             for quota in self._replica.quota_cache.all_quotas():
-                self._accounts.look_at(quota.name)
+                self.accounts.look_at(quota.name)
 
     def _known(self, name: str) -> None:
         """Another generation of the quota's copy is known to all replicas."""
-        self._accounts.look_at(name)
+        self.accounts.look_at(name)
 
     async def _find_hosted(self, key: str) -> UserCluster | None:
         """By a consistent read. Raises ApiError."""

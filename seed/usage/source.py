@@ -91,6 +91,9 @@ class InNamespaces(Protocol):
     def namespaces(self) -> Sequence[str] | None:
         """Those that it counts, without those that are being deleted; None while that is not known."""
 
+    def unlisted(self, since: int) -> list[str]:
+        """Which kinds lack a complete list that began after that moment."""
+
     @property
     def lacking(self) -> Mapping[str, list[str]]:
         """By namespace, what of the quota's promises no core ResourceQuota has."""

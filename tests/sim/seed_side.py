@@ -207,6 +207,8 @@ class UsageSource:
     """A watch cache of one user cluster's Machines. Takes the place of
     seed/kinds/machines/source.py; but the tally is real."""
 
+    in_namespaces = None
+
     def __init__(self, replica: Replica, source: servers.Source) -> None:
         self.source = source
         self.key = source.key

@@ -33,6 +33,7 @@ SERVER = "unit/common/server/test_http_server.py"
 EXPLAIN = "unit/seed/admission/test_explain.py"
 OPENSTACK = "unit/seed/providers/test_openstack.py"
 USAGE = "unit/seed/accounts/test_usage_writer.py"
+WAITS = "unit/seed/accounts/test_waits.py"
 NAMES = "integration/installed/test_names.py"
 CONFIGURATION = "integration/test_webhook_configuration.py"
 QUOTAS = "integration/installed/test_quotas.py"
@@ -379,6 +380,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "an error of an API server": (
         f"{DEEP}::test_an_error_is_bounded",
         f"{API_CLIENT}::test_a_status_becomes_an_error_with_reason_causes_and_retry",
+    ),
+    "Somebody reads names of other clusters in a 503": (
+        f"{WAITS}::test_tenants_read_no_names_of_sources",
+        f"{WAITS}::test_who_is_refused_meanwhile_reads_what_the_leader_says",
     ),
     "A Machine with many kinds of devices": (
         f"{FOOTPRINT}::test_a_machine_has_a_bounded_number_of_names_and_one_with_more_is_refused",

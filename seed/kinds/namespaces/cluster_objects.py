@@ -77,6 +77,16 @@ class QuotaNamespaces:
             return 0
         return min([namespaces.listed_from, *(informer.listed_from for informer in informers)])
 
+    def unlisted(self, since: int) -> list[str]:
+        """What it needs and lacks a complete list of that began after that moment."""
+        namespaces, informers = self.objects.namespaces, self.objects.informers
+        lacking = [] if namespaces.synced.is_set() and namespaces.listed_from > since else ["namespaces"]
+        for kind in self.kinds:
+            informer = informers.get(kind)
+            if informer is None or not informer.synced or informer.listed_from <= since:
+                lacking.append(str(kind))
+        return sorted(lacking)
+
     @property
     def live(self) -> bool:
         return self.objects.namespaces.live and all(informer.live for informer in self.informers)

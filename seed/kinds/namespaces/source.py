@@ -120,6 +120,10 @@ class NamespacedSource:
         found = ((name, known.get(name)) for name in counted.selected)
         return [name for name, there in found if there is not None and there.metadata.deletion_timestamp is None]
 
+    def unlisted(self, since: int) -> list[str]:
+        latest = self._next or self._counted
+        return latest.unlisted(since) if latest is not None and latest.objects is self._objects else []
+
     def request_relist(self) -> ListBarrier:
         since = Since(moment=moment())
         for counting in (self._counted, self._next):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from common.api.account_waits import WaitReason
 from common.api.types import Condition
 from seed import collectors, metrics
 from seed.admission import denial
@@ -32,6 +33,17 @@ async def test_what_is_held_and_idle_has_its_unit() -> None:
         assert shown == [1, 4, 3]
         memory = {"quota": "project-alpha", "resource": "memory", "unit": "bytes"}
         assert registry.get_sample_value("seedquota_seed_held", memory) == 2**30
+
+
+def test_each_reason_for_which_accounts_wait_has_a_sample_where_this_replica_leads() -> None:
+    longest: dict[WaitReason, float] = {}
+    registry = CollectorRegistry()
+    registry.register(collectors.AccountWaitsCollector(lambda: longest))
+    name = "seedquota_account_waiting_seconds"
+    assert registry.get_sample_value(name, {"reason": "Sources"}) is None, "another replica knows it"
+    longest |= dict.fromkeys(WaitReason, 0.0) | {WaitReason.SOURCES: 7.5}
+    found = {reason.value: registry.get_sample_value(name, {"reason": reason.value}) for reason in WaitReason}
+    assert found == {"MasterAnswer": 0, "InFlightWindow": 0, "Sources": 7.5, "Turn": 0, "Ledger": 0}
 
 
 async def test_the_conditions_of_user_clusters_have_a_sample_each() -> None:

@@ -70,6 +70,7 @@ def sections() -> dict[str, list[str]]:
         "## seedquota-seed": sorted(
             declared(observed)
             + collected(collectors.AccountsCollector(nothing, nothing).collect())
+            + collected(collectors.AccountWaitsCollector(dict).collect())
             + collected(collectors.NamespacesCollector(nothing, list).collect())
             + collected(collectors.UserClustersCollector(nothing).collect())
             + collected(collectors.FlavoursCollector(cast(FlavourCache, nothing)).collect())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.api.convert import grant_to_wire, report_to_wire
-from common.api.types import ResourceQuotaStatus, StaleSource
+from common.api.types import AccountWait, ResourceQuotaStatus, StaleSource, WireReport
 from common.kube.client.meta import ObjectMeta
 from common.quota.account import Account, Grant
 from common.quota.escrow import report
@@ -104,3 +104,29 @@ def test_a_seed_is_hopeful_until_it_reports_again_and_not_for_long() -> None:
     assert not account.hopeful(10.0 + 2 * JUST_GRANTED)
     account.receive(copy(8), RUN)
     assert not account.hopeful(10.0)
+
+
+def test_what_a_seed_waits_for_before_it_has_an_account_is_news_and_takes_the_place_of_no_report() -> None:
+    def waiting(reason: str) -> QuotaCopy:
+        wire = WireReport(waits_for=AccountWait(reason=reason))
+        return QuotaCopy(metadata=ObjectMeta(name="q"), status=ResourceQuotaStatus(account=wire))
+
+    account = SeedAccount()
+    assert not account.receive(QuotaCopy(metadata=ObjectMeta(name="q")), RUN)
+    assert account.receive(waiting("Turn"), RUN)
+    assert not account.receive(waiting("Turn"), RUN)
+    assert account.report is None and account.wire.waits_for == AccountWait(reason="Turn")
+    assert account.receive(copy(7), RUN)
+    assert account.wire.waits_for is None
+    assert not account.receive(waiting("Ledger"), RUN)
+    assert account.report is not None and account.report.sequence == 7
+
+
+def test_what_an_account_waits_for_is_taken_up_without_another_write_of_the_account() -> None:
+    fenced = copy(8, "n")
+    account = SeedAccount()
+    assert account.receive(fenced, RUN)
+    wire = msgspec.structs.replace(fenced.status.account, waits_for=AccountWait(reason="Sources"))
+    status = msgspec.structs.replace(fenced.status, account=wire)
+    assert account.receive(msgspec.structs.replace(fenced, status=status), RUN)
+    assert account.wire.waits_for == AccountWait(reason="Sources")

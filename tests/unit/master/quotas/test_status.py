@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from common.api.conditions import transition
-from common.api.types import Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
+from common.api.types import AccountWait, Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
 from master.cache.objects import QuotaStatus
 from master.quotas.grant_publisher import usage_stale
@@ -182,6 +182,23 @@ def test_seed_that_does_not_enforce_the_quota_now(about, expected):
     state, reason, message = condition(found, "Ready")
     assert (state, reason) == (expected[0], "Degraded")
     assert message.startswith(f"{expected[1]}: ")
+
+
+def test_what_fenced_accounts_wait_for_is_in_the_message_and_in_the_seeds_line():
+    names = ["eu-1", "eu-2", "eu-3", "us-1"]
+    waiting = AccountWait(reason="Sources", sources=["alpha/c1"], sources_omitted=2)
+    found = status(seed("de-1", fenced=True), *(seed(name, fenced=True, waits_for=waiting) for name in names))
+    text = "waits for new lists from alpha/c1 and 2 more"
+    message = (
+        "nothing is admitted on de-1, eu-1, eu-2 and 2 more until everything there is recounted; "
+        f"eu-1 {text}; eu-2 {text}; eu-3 {text}"
+    )
+    assert condition(found, "Enforced") == ("False", "AccountFenced", message)
+    assert condition(found, "Ready")[2] == f"AccountFenced: {message}"
+    assert {line.name: line.waits_for for line in found.seeds} == {"de-1": None} | dict.fromkeys(names, waiting)
+    longest = AccountWait(reason="Sources", sources=["x" * 512] * 3)
+    assert len(condition(status(seed(fenced=True, waits_for=longest)), "Enforced")[2]) <= 1024
+    assert status(seed(waits_for=waiting)).seeds[0].waits_for is None, "it is open by now"
 
 
 @pytest.mark.parametrize("enforcement", ["deny", "warn"])

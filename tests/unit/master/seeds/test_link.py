@@ -189,5 +189,5 @@ async def test_what_was_refused_of_a_seed_s_answers_goes_with_the_seed() -> None
     metrics.api_answer_refused("gone", "Compressed")
     seeds._changed("seeds", Change(seed, None))
     await asyncio.gather(*seeds._stopping)
-    labels = {"cluster": "gone", "reason": "Compressed"}
+    labels = {"server": "gone", "reason": "Compressed"}
     assert REGISTRY.get_sample_value("seedquota_api_answers_refused_total", labels) is None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.api.convert import report_from_wire, report_to_wire
-from common.api.types import NamespaceUse, StaleSource, WireReport
+from common.api.types import AccountWait, NamespaceUse, StaleSource, WireReport
 from common.quota.account import Account, Ask
 from common.quota.escrow import Report
 from seed.accounts.publish import (
@@ -80,6 +80,13 @@ def test_use_that_changes_without_a_pause_is_reported_less_often() -> None:
     assert publish_in(published, changed(used={"cpu": 5}), Sources(), SAID, now) == pytest.approx(BUSY_INTERVAL)
     assert publish_in(published, changed(nonce="n"), Sources(), SAID, now) == 0.0, "somebody waits for it"
     assert pause_after(published, changed(), now + 2 * BUSY_INTERVAL) == USE_INTERVAL
+
+
+def test_what_an_account_waits_for_next_is_reported_when_it_is_quiet() -> None:
+    """In a cold start each of thousands of accounts goes through all of it."""
+    waiting = Sources(waits_for=AccountWait(reason="Sources"))
+    assert publish_in(BEFORE, SAID, waiting, SAID, now=0.0) == QUIET_INTERVAL
+    assert publish_in(BEFORE, SAID, waiting, SAID, now=QUIET_INTERVAL) == 0.0
 
 
 def test_what_may_not_have_arrived_is_said_again() -> None:

@@ -15,6 +15,7 @@ from common.quota.resources import ResourceList
 from seed.accounts import publisher as module
 from seed.accounts.publish import QUIET_INTERVAL
 from seed.accounts.publisher import Publisher
+from seed.accounts.waits import Waits
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.source import NamespacedSource
 from seed.kinds.namespaces.totals import ObjectTotals
@@ -43,7 +44,8 @@ class Leader:
         self.totals = Totals(Terms(limited=frozenset({"pods"})))
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         cluster = cast(Cluster, SimpleNamespace(apply=self._apply))
-        self.publisher = Publisher(cluster, world.cluster_cache, lambda _quota: 1)
+        self.waits = Waits(lambda: self.now)
+        self.publisher = Publisher(cluster, world.cluster_cache, lambda _quota: 1, self.waits)
 
     async def _apply(self, _resource: object, body: dict[str, Any], **_how: object) -> None:
         self.written.append(msgspec.to_builtins(body["status"]["account"]))

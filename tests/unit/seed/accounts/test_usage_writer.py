@@ -59,6 +59,7 @@ class FakeSource:
     consumer = Consumer(PROJECT)
     problem = None
     lost_at = None
+    in_namespaces = None
     live = True
 
     def __init__(self) -> None:

@@ -118,5 +118,5 @@ async def test_what_was_refused_of_its_api_server_s_answers_goes_with_a_user_clu
         cluster = hosted("gone")
         metrics.api_answer_refused(f"{PROJECT}/gone", "Compressed")
         world.cluster_cache._cluster_changed(Change(cluster, None))
-        labels = {"cluster": f"{PROJECT}/gone", "reason": "Compressed"}
+        labels = {"server": f"{PROJECT}/gone", "reason": "Compressed"}
         assert REGISTRY.get_sample_value("seedquota_api_answers_refused_total", labels) is None

@@ -412,7 +412,7 @@ def kubeconfig_of(server: str) -> str:
 
 
 def refused(reason: str) -> float:
-    labels = {"cluster": "hostile", "reason": reason}
+    labels = {"server": "hostile", "reason": reason}
     return REGISTRY.get_sample_value("seedquota_api_answers_refused_total", labels) or 0.0
 
 

@@ -160,7 +160,7 @@ async def test_a_server_s_handshake_is_bounded(tmp_path: Path) -> None:
     async with reached(chain.served(tmp_path, 60), chain.pems[0]) as cluster:
         with pytest.raises(Unavailable, match=f"its TLS handshake is larger than {MAX_HANDSHAKE} bytes"):
             await cluster.get(THINGS, "a", "n")
-    labels = {"cluster": "c", "reason": "HandshakeTooLarge"}
+    labels = {"server": "c", "reason": "HandshakeTooLarge"}
     assert REGISTRY.get_sample_value("seedquota_api_answers_refused_total", labels) == 1
     async with reached(short.served(tmp_path, 3), short.pems[0]) as cluster:
         assert (await cluster.get(THINGS, "a", "n")).metadata.name == "a"

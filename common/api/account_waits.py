@@ -1,0 +1,40 @@
+"""What an account waits for before it admits anything, in the seed's report and in messages. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from common.api import conditions
+from common.api.types import AccountWait
+
+
+class WaitReason(StrEnum):
+    MASTER_ANSWER = "MasterAnswer"
+    IN_FLIGHT_WINDOW = "InFlightWindow"
+    SOURCES = "Sources"
+    TURN = "Turn"
+    LEDGER = "Ledger"
+
+
+def text(wait: AccountWait, *, named: bool = True) -> str:
+    """Such as `waits for the answer of the master`. `named`: with the names of sources, which not every tenant may
+    read. Of a reason of a later release, the reason alone."""
+    match wait.reason:
+        case WaitReason.MASTER_ANSWER:
+            return "waits for the answer of the master"
+        case WaitReason.IN_FLIGHT_WINDOW:
+            return f"waits until {wait.until}, since what was admitted before may appear until then"
+        case WaitReason.SOURCES:
+            return f"waits for new lists from {_sources(wait, named=named)}"
+        case WaitReason.TURN:
+            return "waits for its turn, since a limited number of accounts is opened at a time"
+        case WaitReason.LEDGER:
+            return "waits for the store of the ledger, which does not answer"
+    return f"waits ({wait.reason})"
+
+
+def _sources(wait: AccountWait, *, named: bool) -> str:
+    number = len(wait.sources) + wait.sources_omitted
+    if not named or not wait.sources:
+        return conditions.count(number, "cluster") if number else "its clusters"
+    return ", ".join(wait.sources) + (f" and {wait.sources_omitted} more" if wait.sources_omitted else "")

@@ -1,0 +1,78 @@
+"""The sources that an account counts, and what is known of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from common.api import conditions
+from common.quota import resources
+from common.quota.account import Account
+from seed.accounts.plan import SourceFacts
+from seed.accounts.registry import AccountRegistry
+from seed.cache.clusters import ClusterCache
+from seed.cache.quota import Quota
+from seed.cache.quotas import QuotaCache
+from seed.cache.source_keys import is_of_allocations, project_of_key, shown
+from seed.usage.source import UsageSource
+
+
+class AccountSources:
+    def __init__(
+        self,
+        quota_cache: QuotaCache,
+        cluster_cache: ClusterCache,
+        registry: AccountRegistry,
+        sources: Mapping[str, UsageSource],
+    ) -> None:
+        self._quota_cache = quota_cache
+        self._cluster_cache = cluster_cache
+        self._registry = registry
+        self._sources = sources
+
+    def of(self, quota: Quota) -> list[UsageSource]:
+        found = (self._sources.get(key) for key in self._registry.source_keys(quota))
+        return [source for source in found if source is not None]
+
+    def facts(
+        self, quota: Quota, account: Account, may_count: Callable[[Quota, UsageSource], bool]
+    ) -> list[SourceFacts]:
+        """Of every source that there is, also of those that nobody follows yet."""
+        facts = []
+        for key in self._registry.source_keys(quota):
+            source = self._sources.get(key)
+            countable = source is not None and may_count(quota, source)
+            unreachable = source is not None and source.problem is not None
+            facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
+        if quota.kind == "organization" and account.fenced:
+            known = {fact.key for fact in facts}
+            strays = (key for key in self._strays() if key not in known and self._may_use(quota, key))
+            facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
+        return facts
+
+    def are_empty(self, quota: Quota) -> bool:
+        """Nothing can be created that the quota limits."""
+        if "clusters" in quota.limits:
+            return False
+        if self._quota_cache.in_cluster and not self._quota_cache.catalogue.allocated.isdisjoint(quota.limits):
+            return False
+        return all(project_of_key(key) is not None for key in self._registry.source_keys(quota))
+
+    def unlisted(self, key: str, since: int) -> str:
+        """The source, and which kinds of it lack a list that began after that moment, for people."""
+        source = self._sources.get(key)
+        kinds = source.in_namespaces.unlisted(since) if source is not None and source.in_namespaces is not None else []
+        return f"{shown(key)} ({conditions.some(kinds)})" if kinds else shown(key)
+
+    def _strays(self) -> list[str]:
+        """The sources of projects that have something here and no copy."""
+        allocated = [
+            key
+            for key in self._sources
+            if is_of_allocations(key) and self._quota_cache.lacks(project_of_key(key) or "")
+        ]
+        return [*self._cluster_cache.strays(), *allocated]
+
+    def _may_use(self, quota: Quota, key: str) -> bool:
+        """False where it is known that there is nothing in the source that the quota limits."""
+        source = self._sources.get(key)
+        return source is None or not source.counted or bool(resources.only(source.totals.used, quota.ceilings))
