@@ -18,7 +18,7 @@ from cli.outcome import DONE, STALE, Failed, Printed
 from cli.seeds import on_master
 from cli.seeds.on_master import Held
 from cli.terminal import Column, add_output
-from common.api import label_selector
+from common.api import account_waits, label_selector
 from common.api.label_selector import LabelSelector
 from common.api.types import SEEDS, Seed, Subject
 from common.kube.client.api_client import Cluster
@@ -116,7 +116,7 @@ def text(
     """`held`: by seed, from the ledgers; None: the status has to do. `seeds` may lack some. Raises QuantityError."""
     parts = [_amounts(found, most), _about(quota, found, now, most)]
     if quota.status.seeds:
-        parts.append(_seeds_table(quota, held, seeds, now, most))
+        parts.append("\n".join([_seeds_table(quota, held, seeds, now, most), *_waits(quota, most)]))
     parts += [*_consumers(quota, known, now, most), *_denials(quota, known, now, most)]
     if known.not_known:
         parts.append(terminal.not_known(known.not_known, most))
@@ -212,6 +212,16 @@ def _seeds_table(
     table = terminal.fit([Column(head, [row[at] for row in rows]) for at, head in enumerate(heads)], most)[0]
     omitted = quota.status.seeds_omitted
     return f"{table}\nand {omitted} more" if omitted else table
+
+
+def _waits(quota: MasterQuota, most: int | None) -> list[str]:
+    """What fenced accounts wait for."""
+    waits = ((line.name, line.waits_for) for line in quota.status.seeds)
+    return [
+        terminal.wrapped(f"{name} admits nothing yet: it {account_waits.text(wait)}", most, "  ")
+        for name, wait in waits
+        if wait is not None
+    ]
 
 
 def _seed_rows(line: SeedUsage, held: Mapping[str, Held] | None, reported: str, now: datetime) -> list[tuple[str, ...]]:

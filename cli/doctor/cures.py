@@ -27,7 +27,7 @@ CURES = {
         "Learning": "wait; if it stays, repair the seeds that the message names, or declare them lost",
         "NoSeeds": "see the condition Connected of the Seeds: `kubectl describe sqseed`",
         "SeedNotSynced": "see the condition Synced of the Seed: `kubectl describe sqseed NAME`",
-        "AccountFenced": "wait for the recount; if it stays, see that an agent of that seed runs and leads",
+        "AccountFenced": "wait; if it stays, do what docs/troubleshooting.md says of what the account waits for",
         "ReplicasBehind": "wait a minute; if it stays, see the log of that seed's agents",
         "WebhookNotServing": "see the condition Enforced of the UserClusters: `kubectl --context SEED describe uc`",
         "SeedUnreachable": "see the condition Connected of the Seed",

@@ -13,9 +13,9 @@ from cli import denials, describe, figures, largest_and_last, reading, top
 from cli.doctor import findings, report, signs
 from cli.largest_and_last import Known, Told
 from cli.seeds.on_master import Held
-from common.api.types import UserCluster
+from common.api.types import AccountWait, UserCluster
 from common.quota import resources
-from master.cache.objects import MasterQuota
+from master.cache.objects import MasterQuota, SeedUsage
 from tests.unit.quota_examples import (
     ALPHA,
     ANN,
@@ -66,6 +66,13 @@ def test_top_o_wide_leaves_out_nothing() -> None:
 def test_describe_shows_what_is_free_and_who_has_the_rest(of: MasterQuota, width: str) -> None:
     ledgers = {"us-1": HELD["us-1"]["project-alpha"], "eu-1": Held(resources.parse({"cpu": "44"}), known=True)}
     same_as(f"describe-{of.metadata.name}-{width}.txt", described(of, ledgers, WIDTHS[width]), WIDTHS[width])
+
+
+def test_describe_says_what_a_fenced_account_waits_for() -> None:
+    line = SeedUsage(name="eu-1", state="Fenced", waits_for=AccountWait(reason="Sources", sources=["alpha/c1"]))
+    status = msgspec.structs.replace(ALPHA.status, seeds=[line])
+    text = described(msgspec.structs.replace(ALPHA, status=status), None, None)
+    assert "\neu-1 admits nothing yet: it waits for new lists from alpha/c1\n" in text
 
 
 def test_nobody_writes_a_row_of_a_table_with_an_event() -> None:
