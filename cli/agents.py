@@ -6,6 +6,7 @@ So RBAC says who may read decisions: charts/rbac/explain.yaml.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,11 +14,10 @@ from contextlib import asynccontextmanager
 import aiohttp
 import msgspec
 
-from cli.clusters import TIMEOUT, kubeconfig_path
+from cli.clusters import TIMEOUT, connected
 from cli.outcome import Failed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
-from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.kube.client.service_account import request_token
@@ -103,10 +103,10 @@ async def at_urls(urls: Sequence[str]) -> AsyncIterator[Ask]:
 
 
 @asynccontextmanager
-async def in_pods(kubeconfig: str | None, context: str | None, namespace: str) -> AsyncIterator[Ask]:
-    """Of the seed that the kubeconfig names, without one the current one. Raises Unreachable."""
-    cluster = await _connect(kubeconfig, context)
-    try:
+async def in_pods(options: argparse.Namespace) -> AsyncIterator[Ask]:
+    """Of the seed of `add_cluster`. Raises Failed."""
+    namespace: str = options.namespace
+    async with connected(options, "seed") as cluster:
         pods = [pod for pod in await _pods(cluster, namespace) if pod.status.phase == "Running"]
         if not pods:
             raise Unreachable(
@@ -131,16 +131,6 @@ async def in_pods(kubeconfig: str | None, context: str | None, namespace: str) -
             return await asyncio.gather(*(one(pod, path) for pod in pods))
 
         yield ask
-    finally:
-        await cluster.close()
-
-
-async def _connect(kubeconfig: str | None, context: str | None) -> Cluster:
-    path = kubeconfig_path(kubeconfig, "name one with --kubeconfig")
-    try:
-        return await Cluster.from_kubeconfig_file(path, name="seed", context=context, timeout=TIMEOUT)
-    except InvalidKubeconfig as error:
-        raise Unreachable(f"{path}: {error}; --kubeconfig names a seed's, --url an agent") from None
 
 
 async def _pods(cluster: Cluster, namespace: str) -> list[Pod]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from cli.clusters import connected
+from cli.clusters import add_cluster, connected
 from cli.outcome import Failed
 from common.api.types import QUOTA_SETTINGS, SEEDS
 from common.kube.client.api_client import Cluster
@@ -36,14 +36,13 @@ def declare(commands: Any) -> None:
         "apply", help="create or change Seeds and QuotaSettings from a file", description=__doc__, epilog=_EXAMPLES
     )
     parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML with the objects")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="kubeconfig of the master cluster; not set: as kubectl")
-    parser.add_argument("--context", help="context in that file; not set: the current context")
+    add_cluster(parser)
     parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> str:
     found = objects(options.filename)
-    async with connected(options.kubeconfig, options.context, "master") as master:
+    async with connected(options, "master") as master:
         until = time.monotonic() + SERVED_WITHIN
         return "\n".join([await _apply(master, each, until) for each in found])
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from cli import figures, quotas, reading, terminal
-from cli.clusters import add_master_context, connected
+from cli.clusters import add_cluster, add_namespace, connected
 from cli.outcome import DONE, STALE, Failed, Printed
-from cli.seeds import on_seed
+from cli.seeds import fleet, on_seed
 from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS, UserCluster
 from common.kube.client.api_client import Cluster
@@ -25,9 +25,9 @@ from master.quotas import staleness
 
 _EXAMPLES = """\
 examples:
-  seedquota consumers project-alpha                          # by seed
-  seedquota consumers project-alpha --kubeconfig eu-1.yaml   # of that seed by user cluster, too
-  seedquota consumers owner-ann                              # of kind namespaces: by cluster and namespace
+  seedquota consumers project-alpha               # by seed
+  seedquota consumers project-alpha --seed eu-1   # of that seed by user cluster, too
+  seedquota consumers owner-ann                   # of kind namespaces: by cluster and namespace
 
 Of seeds it is what is counted and reserved; of user clusters what was counted last. Clusters themselves are counted by
 project and not in a user cluster.
@@ -54,25 +54,22 @@ def declare(commands: Any) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
-    add_master_context(parser)
-    parser.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="kubeconfig of a seed, to show its user clusters; it can be repeated; not set: only seeds are shown",
-    )
+    add_cluster(parser)
+    fleet.add_seeds(parser, "show its user clusters")
+    add_namespace(parser)
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> Printed:
     now = datetime.now(UTC)
-    async with connected(None, options.context, "master") as master:
+    async with connected(options, "master") as master:
         quota = await quotas.the_one(master, options.name)
-        projects = await projects_of(master, quota) if options.kubeconfig else set()
-        silence = staleness.silence_of_master(await reading.every(master, SEEDS), now)
-    clusters, away = await on_seed.clusters_of(options.kubeconfig, projects)
+        seeds = await reading.every(master, SEEDS)
+        asked = fleet.chosen(options, seeds)
+        projects = await projects_of(master, quota) if asked else set()
+        clusters, away = await on_seed.clusters_of(master, asked, options.namespace, projects)
+    silence = staleness.silence_of_master(seeds, now)
     try:
         found = consumers(quota, clusters)
     except QuantityError as error:
@@ -92,7 +89,7 @@ async def projects_of(master: Cluster, quota: MasterQuota) -> set[str]:
     if kind == "project":
         return {name}
     if kind != "organization":
-        raise Failed(f"seedquota/{quota.metadata.name} counts namespaces: ask without --kubeconfig")
+        raise Failed(f"seedquota/{quota.metadata.name} counts namespaces: ask without --seed")
     return {each.metadata.name for each in await reading.every(master, PROJECTS) if each.spec.organization == name}
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 
 from cli import reading, terminal
-from cli.clusters import connected
-from cli.outcome import DONE, Failed, Printed
+from cli.clusters import add_cluster, connected
+from cli.outcome import DONE, STALE, Failed, Printed
+from cli.seeds import fleet
 from cli.terminal import Column, add_output
 from common.api.labels import UID_LABEL
-from common.api.types import SEEDS
+from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object, ObjectMeta
@@ -30,12 +31,13 @@ _EXAMPLES = """\
 examples:
   seedquota denials --context seed-1            # of all user clusters of a seed
   seedquota denials --context c1 --since 10m    # in a user cluster, by MachineSet
+  seedquota denials --seed eu-1 --seed us-1     # of seeds that the master knows
   seedquota denials --context seed-1 -n alpha --reason QuotaExceeded -o wide
 
 API servers keep Events for an hour, unless they are told otherwise. Many refusals of one object are one Event: its note
 is that of the first, its count that of all. Refusals of objects in namespaces make no Events. You need the right to
 list events.events.k8s.io.
-Exit status: 0 done, 1 failed.
+Exit status: 0 done, 1 failed, 3 a seed of --seed could not be asked.
 """
 
 
@@ -92,12 +94,9 @@ def declare(commands: Any) -> None:
     )
     parser.add_argument("--reason", choices=REASONS, help="only refusals for this reason; not set: all")
     parser.add_argument("-n", "--namespace", help="only in this namespace; not set: all")
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster; not set: $KUBECONFIG or ~/.kube/config"
-    )
-    parser.add_argument(
-        "--context", help="context of a seed or a user cluster in the kubeconfig; not set: the current context"
-    )
+    add_cluster(parser, "a seed or a user cluster; with --seed of the master cluster")
+    fleet.add_seeds(parser, "show its refusals")
+    fleet.add_master_namespace(parser)
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
@@ -111,17 +110,45 @@ def _seconds(raw: str) -> float:
 
 async def run(options: argparse.Namespace) -> Printed:
     now = datetime.now(UTC)
-    async with connected(options.kubeconfig, options.context, "cluster") as cluster:
-        events = await reading.every(cluster, EVENTS, options.namespace)
-        if not any(event.reporting_controller == CONTROLLER for event in events):
-            await _refuse_master(cluster)
+    async with connected(options, "cluster") as cluster:
+        events, failed = await (_of_seeds if fleet.is_asked(options) else _of_one)(cluster, options)
     try:
-        found = denials(events, now, options.since, options.reason)
+        found = ordered(
+            msgspec.structs.replace(each, seed=seed)
+            for seed, there in events.items()
+            for each in denials(there, now, options.since, options.reason)
+        )
     except ValueError as error:
         raise Failed(f"an Event cannot be read: {error}") from None
+    status = STALE if failed else DONE
     if options.output in ("json", "yaml"):
-        return Printed(reading.written({"items": found}, options.output), DONE)
-    return Printed(table(found, now, terminal.width(), wide=options.output == "wide"), DONE)
+        plain: dict[str, object] = {"items": found, "notKnown": failed}
+        return Printed(reading.written(plain, options.output), status)
+    most = terminal.width()
+    blocks = [table(found, now, most, wide=options.output == "wide")]
+    return Printed("\n\n".join([*blocks, *([terminal.not_known(failed, most)] if failed else [])]), status)
+
+
+async def _of_one(cluster: Cluster, options: argparse.Namespace) -> tuple[dict[str, list[Event]], list[str]]:
+    events = await reading.every(cluster, EVENTS, options.namespace)
+    if not any(event.reporting_controller == CONTROLLER for event in events):
+        await _refuse_master(cluster)
+    return {"": events}, []
+
+
+async def _of_seeds(master: Cluster, options: argparse.Namespace) -> tuple[dict[str, list[Event]], list[str]]:
+    """By seed."""
+
+    async def question(_: Seed, seed: Cluster) -> list[Event]:
+        return await reading.every(seed, EVENTS, options.namespace)
+
+    seeds = fleet.chosen(options, await reading.every(master, SEEDS))
+    found, failed = await fleet.ask(master, seeds, options.master_namespace, question)
+    return found, [f"refusals on {seed}: {why}" for seed, why in failed.items()]
+
+
+async def events_of(_: Seed, seed: Cluster) -> list[Event]:
+    return await reading.every(seed, EVENTS)
 
 
 async def _refuse_master(cluster: Cluster) -> None:
@@ -132,7 +159,8 @@ async def _refuse_master(cluster: Cluster) -> None:
         return  # a user cluster has none
     if seeds and not any(UID_LABEL in seed.metadata.labels or seed.spec.in_cluster for seed in seeds):
         raise Failed(
-            f"{cluster.server} is the master, and refusals are Events of seeds and user clusters: --context names one"
+            f"{cluster.server} is the master, and refusals are Events of seeds and user clusters: --context names one, "
+            "--seed a seed"
         )
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from cli import consumers, denials, figures, largest_and_last, quotas, reading, terminal
-from cli.clusters import add_master_context, add_namespace, connected
+from cli.clusters import add_cluster, add_namespace, connected
 from cli.doctor import cures, findings
 from cli.figures import Figures
 from cli.largest_and_last import Known
 from cli.outcome import DONE, STALE, Failed, Printed
-from cli.seeds import on_master
+from cli.seeds import fleet, on_master
 from cli.seeds.on_master import Held
 from cli.terminal import Column, add_output
 from common.api import account_waits, label_selector
@@ -36,13 +36,14 @@ examples:
   seedquota describe project-alpha
   seedquota describe seedquota/project-alpha   # as messages name it
   seedquota describe project/alpha             # by its subject
-  seedquota describe project-alpha --kubeconfig eu-1.yaml   # with its consumers and denials on that seed
+  seedquota describe project-alpha --seed eu-1   # with its consumers and denials on that seed
 
 What seeds hold is read from the ledgers if you may list them, else from the quota's status. Only a seed knows what
-each user cluster uses and what was refused, so --kubeconfig names seeds. The seed in the master's own cluster, if there
-is one, is read without it. Denials are those of Machines, from Events. API servers keep Events for an hour, unless they
-are told otherwise. The output says what is not known.
-Exit status: 0 done, 1 failed, 3 a figure may be out of date, or a seed of --kubeconfig could not be read.
+each user cluster uses and what was refused, so --seed names seeds. They are asked with the kubeconfigs in their
+Secrets, which you must be allowed to get. The seed in the master's own cluster, if there is one, is read without it.
+Denials are those of Machines, from Events. API servers keep Events for an hour, unless they are told otherwise. The
+output says what is not known.
+Exit status: 0 done, 1 failed, 3 a figure may be out of date, or a seed of --seed could not be read.
 """
 
 
@@ -54,27 +55,22 @@ def declare(commands: Any) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
-    add_master_context(parser)
+    add_cluster(parser)
+    fleet.add_seeds(parser, "show its user clusters and denials")
     add_namespace(parser)
-    parser.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="kubeconfig of a seed, to show its user clusters and denials; it can be repeated; not set: none",
-    )
     add_output(parser, "text", "json", "yaml")
     parser.set_defaults(run=run)
 
 
 async def run(options: argparse.Namespace) -> Printed:
     now = datetime.now(UTC)
-    async with connected(None, options.context, "master") as master:
+    async with connected(options, "master") as master:
         quota = await quotas.the_one(master, options.name)
         name = quota.metadata.name
         held = await _held(master, options.namespace, name)
         seeds = await _seeds(master)
-        told = await largest_and_last.ask(master, quota, seeds, options.kubeconfig, now)
+        named = fleet.chosen(options, seeds)
+        told = await largest_and_last.ask(master, quota, seeds, named, options.namespace, now)
     try:
         found = figures.of_quota(quota, staleness.silence_of_master(seeds, now))
         known = largest_and_last.known(quota, told)
@@ -259,7 +255,7 @@ def _consumers(quota: MasterQuota, known: Known, now: datetime, most: int | None
     head, command = "Top consumers", f"seedquota consumers {quota.metadata.name}"
     if known.asked_consumers:
         head += f", UserClusters on {', '.join(known.asked_consumers)}"
-        command += " --kubeconfig FILE"
+        command += " --seed NAME"
     if not known.consumers:
         return [terminal.wrapped(f"{head}: none", most, "  ")]
     lines = consumers.table(known.consumers, now, most, f"{command} -o wide")
@@ -277,7 +273,7 @@ def _denials(quota: MasterQuota, known: Known, now: datetime, most: int | None) 
     shown = [denials.without_quota(each, quota.metadata.name) for each in known.denials]
     lines = [terminal.wrapped(f"{head}:", most, "  "), denials.table(shown, now, most)]
     if known.more_denials:
-        lines.append(f"and {known.more_denials} more; see seedquota denials --kubeconfig FILE")
+        lines.append(f"and {known.more_denials} more; see seedquota denials --seed NAME")
     return ["\n".join(lines)]
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from cli.agents import Answer, Ask, Unreachable, at_urls, in_pods
+from cli.clusters import add_cluster, add_namespace
 from cli.outcome import Failed
 from cli.terminal import one_line
 from common.quota.quantity import QuantityError
@@ -67,13 +68,8 @@ def declare(commands: Any) -> None:
         metavar="ID|machine/NAME|machine/NAMESPACE/NAME",
         help="a decision, or the last decision about a Machine",
     )
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="kubeconfig of the seed; not set: $KUBECONFIG or ~/.kube/config"
-    )
-    parser.add_argument("--context", help="context of the seed in the kubeconfig; not set: the current context")
-    parser.add_argument(
-        "-n", "--namespace", default="seedquota", help="namespace of the agents' pods [default seedquota]"
-    )
+    add_cluster(parser, "the seed")
+    add_namespace(parser, "of the agents' pods")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text", help="text or json [default text]")
     parser.add_argument(
         "--url",
@@ -93,7 +89,7 @@ async def run(options: argparse.Namespace) -> str:
             "write the 8 letters and digits that a refusal ends with, machine/NAME or machine/NAMESPACE/NAME"
         )
     agents: AbstractAsyncContextManager[Ask]
-    agents = at_urls(options.url) if options.url else in_pods(options.kubeconfig, options.context, options.namespace)
+    agents = at_urls(options.url) if options.url else in_pods(options)
     try:
         async with agents as ask:
             answers = await ask(_path(options.what))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 
 from cli import consumers, denials, figures, quotas, reading
-from cli.clusters import connected
 from cli.consumers import Consumer
 from cli.denials import Denied, Event
 from cli.outcome import Failed
-from cli.seeds import on_seed
+from cli.seeds import fleet, on_seed
 from common.api.conditions import count
 from common.api.types import USER_CLUSTERS, Seed, UserCluster
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError
 from common.quota import resources
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage, spec_quota
@@ -57,51 +55,47 @@ class Known(msgspec.Struct, frozen=True):
     not_known: Sequence[str] = ()
 
 
+class _Answer(msgspec.Struct):
+    """Of one seed. None: it could not be read, and `missing` says why."""
+
+    clusters: list[UserCluster] | None
+    events: list[Event] | None
+    missing: list[str]
+
+
 async def ask(
-    master: Cluster, quota: MasterQuota, seeds: Sequence[Seed], kubeconfigs: Sequence[str], now: datetime
+    master: Cluster, quota: MasterQuota, seeds: Sequence[Seed], named: Sequence[Seed], namespace: str, now: datetime
 ) -> Told:
-    """Raises Failed."""
+    """`named`: the seeds that the user wants to be asked. `namespace`: of their Secrets. Raises Failed."""
     told = Told()
-    here = next((each.metadata.name for each in seeds if each.spec.in_cluster), "") if _counts_clusters(quota) else ""
+    here = [each for each in seeds if each.spec.in_cluster and each not in named] if _counts_clusters(quota) else []
     try:
-        projects = await consumers.projects_of(master, quota) if kubeconfigs or here else set()
+        projects = await consumers.projects_of(master, quota) if named or here else set()
     except Failed as error:
-        if kubeconfigs:
+        if named:
             raise
-        told.not_read.append(f"user clusters and denials on {here}: {error}")
+        told.not_read += [f"user clusters and denials on {each.metadata.name}: {error}" for each in here]
         return told
-    if here:
-        await _read(master, here, quota, projects, now, told, told.not_read)
-    for kubeconfig in kubeconfigs:
-        async with connected(kubeconfig, None, "seed") as seed:
+    wanted = {each.metadata.name for each in named}
+    answers, failed = await fleet.ask(master, [*named, *here], namespace, _read)
+    told.failed += [on_seed.unreachable(name, why) for name, why in failed.items()]
+    for name, answer in answers.items():
+        (told.failed if name in wanted else told.not_read).extend(answer.missing)
+        if answer.clusters is not None:
+            told.clusters[name] = [each for each in answer.clusters if each.spec.project in projects]
+        if answer.events is not None:
             try:
-                itself = await on_seed.name_of(seed)
-            except (Failed, ApiError) as error:
-                told.failed.append(on_seed.unreachable(kubeconfig, error))
-                continue
-            await _read(seed, itself, quota, projects, now, told, told.failed)
+                told.refused[name] = of_events(answer.events, quota, name, now)
+            except ValueError as error:
+                told.failed.append(f"denials on {name}: an Event cannot be read: {error}")
     return told
 
 
-async def _read(
-    seed: Cluster,
-    itself: str,
-    quota: MasterQuota,
-    projects: Collection[str],
-    now: datetime,
-    told: Told,
-    missing: list[str],
-) -> None:
-    clusters = await reading.if_possible(seed, USER_CLUSTERS, f"user clusters on {itself}", missing)
-    if clusters is not None:
-        told.clusters[itself] = [each for each in clusters if each.spec.project in projects]
-    events = await reading.if_possible(seed, denials.EVENTS, f"denials on {itself}", missing)
-    if events is None:
-        return
-    try:
-        told.refused[itself] = of_events(events, quota, itself, now)
-    except ValueError as error:
-        missing.append(f"denials on {itself}: an Event cannot be read: {error}")
+async def _read(seed: Seed, cluster: Cluster) -> _Answer:
+    name, missing = seed.metadata.name, list[str]()
+    clusters = await reading.if_possible(cluster, USER_CLUSTERS, f"user clusters on {name}", missing)
+    events = await reading.if_possible(cluster, denials.EVENTS, f"denials on {name}", missing)
+    return _Answer(clusters, events, missing)
 
 
 def of_events(events: Sequence[Event], quota: MasterQuota, seed: str, now: datetime) -> list[Denied]:
@@ -142,7 +136,7 @@ def _not_asked(quota: MasterQuota, told: Told) -> list[str]:
     if asked and not others and not omitted:
         return []
     where = f" on {_some(others, omitted)}" if others or omitted else ""
-    return [f"user clusters and denials{where}: name each seed with --kubeconfig FILE"]
+    return [f"user clusters and denials{where}: --seed NAME asks one, --all-seeds all of them"]
 
 
 def _not_counted(quota: MasterQuota, clusters: Mapping[str, Sequence[UserCluster]]) -> list[str]:

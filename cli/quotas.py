@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from cli import figures, reading
 from cli.outcome import Failed
-from common.api.labels import UID_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, NotFound
 from common.kube.client.resource import Listing
@@ -21,7 +20,7 @@ NAMED = "name of the quota, or its subject: project/NAME or organization/NAME"
 async def listing(master: Cluster) -> Listing[MasterQuota]:
     """Raises Failed, also where the quotas are a seed's copies: these have a part of the figures only."""
     found = await reading.listing(master, MASTER_QUOTAS)
-    _refuse_copies(master, found.items)
+    reading.refuse_copies(master, found.items, "quotas")
     return found
 
 
@@ -44,7 +43,7 @@ async def the_one(master: Cluster, named: str) -> MasterQuota:
     except NotFound:
         names = [each.metadata.name for each in await every(master)]
         raise Failed(f"there is no seedquota/{name} on {master.server}; {_cure(name, names)}") from None
-    _refuse_copies(master, [found])
+    reading.refuse_copies(master, [found], "quotas")
     return found
 
 
@@ -70,13 +69,6 @@ def _only(subject: str, quotas: Sequence[MasterQuota]) -> MasterQuota | None:
         names = ", ".join(f"seedquota/{each.metadata.name}" for each in found)
         raise Failed(f"several quotas limit {subject}: name one of {names} instead")
     return found[0] if found else None
-
-
-def _refuse_copies(master: Cluster, quotas: Sequence[MasterQuota]) -> None:
-    if any(UID_LABEL in each.metadata.labels for each in quotas):
-        raise Failed(
-            f"{master.server} is a seed, and its quotas are copies: --context names the master in your kubeconfig"
-        )
 
 
 def _cure(name: str, names: Sequence[str]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 import yaml
 
 from cli.outcome import Failed
+from common.api.labels import UID_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound
 from common.kube.client.meta import Object
@@ -27,10 +29,8 @@ async def listing(cluster: Cluster, resource: Resource[T], namespace: str | None
     try:
         found = await cluster.list(resource, namespace)
     except NotFound:
-        raise Failed(
-            f"{cluster.server} has no CRDs of SeedQuota: is it the {cluster.name}? --context names another cluster of "
-            "your kubeconfig"
-        ) from None
+        another = "" if cluster.name == "seed" else " --kubeconfig and --context name another"
+        raise Failed(f"{cluster.server} has no CRDs of SeedQuota: is it the {cluster.name}?{another}") from None
     except Forbidden as error:
         raise Failed(no_right(resource, "list", error)) from None
     if found.broken:
@@ -55,6 +55,14 @@ async def one(cluster: Cluster, resource: Resource[T], name: str, namespace: str
         return None
     except Forbidden as error:
         raise Failed(no_right(resource, "get", error)) from None
+
+
+def refuse_copies(master: Cluster, found: Sequence[Object], what: str) -> None:
+    """Raises Failed where it is no master: what a seed has of these are copies, which nobody may change."""
+    if any(UID_LABEL in each.metadata.labels for each in found):
+        raise Failed(
+            f"{master.server} is a seed, and its {what} are copies: --kubeconfig and --context name the master"
+        )
 
 
 def problem(error: Failed | ApiError) -> str:

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from cli.agents import PODS, Pod
-from cli.clusters import add_namespace, connected
+from cli.clusters import add_cluster, add_namespace, connected
 from cli.outcome import Failed
 from cli.terminal import say
 from cli.uninstall import seconds
@@ -61,9 +61,7 @@ def declare(commands: Any) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument("what", choices=("master", "seed"), metavar="WHAT", help="master or seed")
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster; not set: the pod's own cluster"
-    )
+    add_cluster(parser, "the cluster")
     add_namespace(parser)
     parser.add_argument(
         "--timeout", type=seconds, default=180.0, metavar="DURATION", help="how long to wait [default 3m]"
@@ -73,7 +71,7 @@ def declare(commands: Any) -> None:
 
 async def run(options: argparse.Namespace) -> str:
     until = time.monotonic() + options.timeout
-    async with connected(options.kubeconfig, None, options.what) as cluster, aiohttp.ClientSession() as session:
+    async with connected(options, options.what) as cluster, aiohttp.ClientSession() as session:
         check = Check(cluster, session, options.namespace, options.what)
         said: list[str] = []
         say_again = 0.0

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cli import figures, quotas, reading, terminal
-from cli.clusters import add_master_context, connected
+from cli.clusters import add_cluster, connected
 from cli.figures import Figures
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import Column, add_output
@@ -44,7 +44,7 @@ def declare(commands: Any) -> None:
         description=__doc__,
         epilog=_EXAMPLES,
     )
-    add_master_context(parser)
+    add_cluster(parser)
     parser.add_argument(
         "--sort", choices=("peak", "name"), default="peak", help="`peak`: the fullest first; or `name` [default peak]"
     )
@@ -70,7 +70,7 @@ def _percent(raw: str) -> int:
 
 
 async def run(options: argparse.Namespace) -> Printed:
-    async with connected(None, options.context, "master") as master:
+    async with connected(options, "master") as master:
         return await _watch(master, options) if options.watch else (await _look(master, options))[0]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cli.clusters import connected
+from cli.clusters import add_cluster, add_namespace, connected
 from cli.outcome import Failed
 from cli.terminal import say
 from common.api.labels import UNINSTALL_ANNOTATION, UNINSTALLED_ANNOTATION
@@ -53,11 +53,8 @@ def declare(commands: Any) -> None:
         description=_DESCRIPTION,
         epilog=_EXAMPLES,
     )
-    seed.add_argument(
-        "--kubeconfig", metavar="FILE", help="kubeconfig of the seed; not set: $KUBECONFIG or ~/.kube/config"
-    )
-    seed.add_argument("--context", help="context of the seed in the kubeconfig; not set: the current context")
-    seed.add_argument("-n", "--namespace", default="seedquota", help="namespace of the agents [default seedquota]")
+    add_cluster(seed, "the seed")
+    add_namespace(seed, "of the agents")
     seed.add_argument(
         "--timeout", type=seconds, default=120.0, metavar="DURATION", help="how long to wait [default 2m]"
     )
@@ -73,7 +70,7 @@ def seconds(raw: str) -> float:
 
 
 async def run(options: argparse.Namespace) -> str:
-    async with connected(options.kubeconfig, options.context, "seed") as seed:
+    async with connected(options, "seed") as seed:
         if options.undo:
             await _ask(seed, options.namespace, "")
             return f"the agents on {seed.server} put their webhooks back within seconds"

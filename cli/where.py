@@ -13,12 +13,12 @@ import msgspec
 
 from cli import cloud_accounts, consumers, figures, quotas, reading, terminal
 from cli.cloud_accounts import Account
-from cli.clusters import add_master_context, connected, context_namespace
+from cli.clusters import add_cluster, connected, connected_to, context_namespace
 from cli.fitting import asking, objects
 from cli.fitting.command import add_replicas, text_of
 from cli.limits import changes
 from cli.outcome import DONE, STALE, Denied, Failed, Printed
-from cli.seeds import on_seed
+from cli.seeds import fleet, on_seed
 from cli.terminal import Column, add_output
 from common.api.types import PROJECTS, SEEDS, Seed
 from common.kube.client.api_client import Cluster
@@ -33,7 +33,7 @@ examples:
   seedquota where --subject project/alpha cpu=8 memory=16Gi
   seedquota where --subject project/alpha cpu=8 memory=16Gi --replicas 4
   seedquota where -f pool-a.yaml --cluster-context c1 --replicas 4
-  seedquota where --subject project/alpha cpu=8 --seed-kubeconfig eu-1.yaml   # with what the cloud has room for there
+  seedquota where --subject project/alpha cpu=8 --seed eu-1   # with what the cloud has room for there
 
 What one needs is named, or asked for with a file: by a dry run in a cluster that would admit it, as `seedquota fits`.
 NOW is what the seed admits without asking for anything; BY-RECALL what it can with all that is free, and that other
@@ -71,20 +71,15 @@ def declare(commands: Any) -> None:
     parser.add_argument(
         "-n", "--namespace", help="namespace of an object that names none; not set: that of the context"
     )
-    add_master_context(parser)
+    add_cluster(parser)
     parser.add_argument(
-        "--kubeconfig",
+        "--cluster-kubeconfig",
         metavar="FILE",
         help="kubeconfig of the cluster that answers for a file; not set: that of the master",
     )
     parser.add_argument("--cluster-context", metavar="CONTEXT", help="context of the cluster that answers for a file")
-    parser.add_argument(
-        "--seed-kubeconfig",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="kubeconfig of a seed, to show what its cloud accounts have left; it can be repeated; not set: none",
-    )
+    fleet.add_seeds(parser, "show what its cloud accounts have left")
+    fleet.add_master_namespace(parser)
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
@@ -93,12 +88,14 @@ async def run(options: argparse.Namespace) -> Printed:
     if bool(options.filename) == bool(options.need) or bool(options.need) != bool(options.subject):
         raise Failed("name either a file (-f), or --subject and what one needs, such as cpu=8")
     wanted = options.replicas or 1
-    async with connected(None, options.context, "master") as master:
+    async with connected(options, "master") as master:
         shaped = await _of_file(options, master) if options.filename else await _of_subject(options, master)
         seeds = await reading.every(master, SEEDS)
-        projects = [await consumers.projects_of(master, each.quota) for each in shaped if options.seed_kubeconfig]
-    counted(shaped)
-    clusters, away = await on_seed.clusters_of(options.seed_kubeconfig, set().union(*projects))
+        counted(shaped)
+        asked = fleet.chosen(options, seeds)
+        projects = [await consumers.projects_of(master, each.quota) for each in shaped if asked]
+        namespace = options.master_namespace
+        clusters, away = await on_seed.clusters_of(master, asked, namespace, set().union(*projects))
     try:
         places = placing.places(shaped, seeds)
         size = cloud_accounts.size_of_one(shaped)
@@ -154,8 +151,9 @@ async def _of_file(options: argparse.Namespace, master: Cluster) -> list[Shaped]
     manifests = objects.read(await asyncio.to_thread(text_of, options.filename))
     if len(manifests) != 1:
         raise Failed(f"there are {len(manifests)} objects in the file: ask where one of them fits")
-    namespace = options.namespace or context_namespace(options.kubeconfig, options.cluster_context)
-    async with connected(options.kubeconfig, options.cluster_context, "cluster") as cluster:
+    kubeconfig, context = options.cluster_kubeconfig or options.kubeconfig, options.cluster_context
+    namespace = options.namespace or context_namespace(kubeconfig, context)
+    async with connected_to(kubeconfig, context, "cluster", options) as cluster:
         asked = await asking.ask(cluster, asking.unnamed(manifests[0]), namespace, 1)
     sizes: dict[str, ResourceList] = {}
     for each in asked:

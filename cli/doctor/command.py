@@ -1,4 +1,4 @@
-"""Shows problems, and what to do about each of them."""
+"""Shows problems, and what to do about each of them: of the master, of all quotas, and of all seeds."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from cli import reading, terminal
-from cli.clusters import add_master_context, add_namespace, connected
-from cli.doctor import findings, on_seed, signs
-from cli.doctor.report import Report, text
+from cli.clusters import add_cluster, add_namespace, connected
+from cli.doctor import on_master, on_seed, report
+from cli.doctor.leases import leases
+from cli.doctor.report import Report
 from cli.outcome import DONE, STALE, Failed, Printed
-from cli.seeds import on_master
+from cli.seeds import fleet
 from cli.terminal import add_output
-from common.api.conditions import count
-from common.api.core import SECRETS, kubeconfig_text
+from cli.uninstall import seconds
+from common.api.labels import UID_LABEL
 from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
-from common.kube.client.kubeconfig import InvalidKubeconfig
-from common.kube.controller.leader_election import LEASES
-from master.cache.objects import MASTER_QUOTAS
-
-MASTER = "seedquota-master"
 
 _EXAMPLES = """\
 examples:
   seedquota doctor
-  seedquota doctor --kubeconfig eu-1.yaml   # also that seed: user clusters, certificates, leftovers
+  seedquota doctor --seed eu-1 --seed us-1     # of all seeds only these
+  seedquota doctor --kubeconfig eu-1.yaml      # of a seed alone, also when its certificates end
+  seedquota doctor --as jane --as-group admins
 
-It reads only, and by your own rights: what you may not read is named as not checked.
+It reads only, and by your own rights: what you may not read is named as not checked. Seeds are asked with the
+kubeconfigs in their Secrets, some at a time; the one in the master's own cluster with yours. Only your own rights show
+when certificates end. Where you may list Leases, it finds the namespaces of the programs itself.
 Times are compared with the clock of this computer.
 Exit status: 0 nothing is wrong, 1 something is, or it failed, 3 nothing is wrong in what could be checked.
 """
@@ -42,62 +44,80 @@ def declare(commands: Any) -> None:
         description=__doc__,
         epilog=_EXAMPLES,
     )
-    add_master_context(parser)
+    add_cluster(parser, "the master cluster or of a seed")
     parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="kubeconfig of a seed, to check the seed too; not set: only the master"
-    )
-    parser.add_argument(
-        "--seed-context", metavar="CONTEXT", help="context of the seed in that file; not set: its current context"
+        "--seed",
+        dest="seeds",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="name of a Seed to check; it can be repeated; not set: all that are not Lost",
     )
     add_namespace(parser)
+    parser.add_argument(
+        "--timeout", type=seconds, default=fleet.WITHIN, metavar="DURATION", help="how long to ask seeds [default 1m]"
+    )
     add_output(parser, "text", "json", "yaml")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, all_seeds=False)
 
 
 async def run(options: argparse.Namespace) -> Printed:
-    report, now = Report(), datetime.now(UTC)
-    async with connected(None, options.context, "master") as master:
-        await _master(report, master, options.namespace, now)
-    if options.kubeconfig is not None:
-        async with connected(options.kubeconfig, options.seed_context, "seed") as seed:
-            await on_seed.look(report, seed, options.namespace, now)
-    if not report.looked_at:
-        raise Failed(f"nothing can be checked: {'; '.join(report.not_checked)}")
-    status = Failed.status if report.findings else STALE if report.not_checked else DONE
+    async with connected(options, "master") as cluster:
+        reports = await _look(cluster, options, datetime.now(UTC))
+    if not any(each.looked_at for each in reports):
+        raise Failed(f"nothing can be checked: {'; '.join(report.whole(reports).not_checked)}")
+    found = report.whole(reports)
+    status = Failed.status if found.items else STALE if found.not_checked else DONE
     if options.output != "text":
-        found: dict[str, object] = {"items": report.findings, "notChecked": report.not_checked}
-        return Printed(reading.written(found, options.output), status)
-    return Printed(text(report, terminal.width()), status)
+        return Printed(reading.written(msgspec.to_builtins(found), options.output), status)
+    return Printed(report.text(reports, terminal.width()), status)
 
 
-async def _master(report: Report, master: Cluster, namespace: str, now: datetime) -> None:
-    async with report.part("the leader of the master"):
-        report.findings += signs.leader(MASTER, await reading.one(master, LEASES, MASTER, namespace), now)
-    held = None
-    async with report.part("what seeds hold"):
-        held = await on_master.held(master, namespace)
-    async with report.part("seeds"):
-        seeds = await reading.every(master, SEEDS)
-        report.looked_at.append(count(len(seeds), "seed"))
-        report.findings += findings.of_seeds(seeds, held)
-        async with report.part("tokens of seeds"):
-            report.findings += signs.tokens(await _kubeconfigs(master, namespace, seeds), now)
-    async with report.part("quotas"):
-        quotas = await reading.every(master, MASTER_QUOTAS)
-        report.looked_at.append(count(len(quotas), "quota"))
-        report.findings += findings.of_quotas(quotas)
+async def _look(cluster: Cluster, options: argparse.Namespace, now: datetime) -> list[Report]:
+    of_master, masters = Report(), None
+    seeds: list[Seed] | None = None
+    async with of_master.part("seeds"):
+        seeds = await reading.every(cluster, SEEDS)
+    copies = [each for each in seeds or [] if UID_LABEL in each.metadata.labels]
+    if copies and copies == seeds:
+        return [await _only_a_seed(cluster, copies[0].metadata.name, options.namespace, now)]
+    async with of_master.part("the leader of the master"):
+        masters = await leases(cluster, on_master.MASTER, [options.namespace])
+    if seeds == [] and masters is not None and not masters.found and await _has_agents(cluster, options.namespace):
+        return [await _only_a_seed(cluster, "", options.namespace, now)]
+    namespace = (masters.namespace(now) if masters is not None else "") or options.namespace
+    chosen = fleet.chosen(options, seeds or []) if options.seeds else seeds or []
+    if seeds is not None:
+        await on_master.look(of_master, cluster, masters, chosen, namespace, now)
+    return [of_master, *await _of_seeds(cluster, chosen, [namespace, options.namespace], now, options.timeout)]
 
 
-async def _kubeconfigs(master: Cluster, namespace: str, seeds: Sequence[Seed]) -> dict[str, str]:
-    """By seed. One that is not there or cannot be read makes the Seed unconnected, which its conditions say."""
-    found = {}
-    for seed in seeds:
-        reference = seed.spec.kubeconfig_secret_ref
-        if reference is None or seed.spec.state == "Lost":
-            continue
-        secret = await reading.one(master, SECRETS, reference.name, namespace)
-        try:
-            found[seed.metadata.name] = kubeconfig_text(secret, namespace, reference)
-        except InvalidKubeconfig:
-            continue
+async def _has_agents(cluster: Cluster, namespace: str) -> bool:
+    return bool((await leases(cluster, on_seed.AGENT, [namespace])).found)
+
+
+async def _only_a_seed(seed: Cluster, name: str, namespace: str, now: datetime) -> Report:
+    """`name` is empty where no master has reached it."""
+    found = Report(seed=name)
+    if not name:
+        found.not_checked.append("which Seed it is: it has no copy of one, so no master has reached it yet")
+    found.looked_at["seed"] += 1
+    await on_seed.look(found, seed, [namespace], now, by_secret=False)
     return found
+
+
+async def _of_seeds(
+    master: Cluster, seeds: Sequence[Seed], namespaces: Sequence[str], now: datetime, within: float
+) -> list[Report]:
+    """`namespaces`: the first is that of the master. What a seed has said is kept if it then answers no more."""
+    asked = [each for each in seeds if each.spec.state != "Lost"]
+    reports = {each.metadata.name: Report(seed=each.metadata.name) for each in asked}
+
+    async def question(seed: Seed, cluster: Cluster) -> None:
+        there = reports[seed.metadata.name]
+        await on_seed.look(there, cluster, namespaces, now, by_secret=not seed.spec.in_cluster)
+
+    _, failed = await fleet.ask(master, asked, namespaces[0], question, within)
+    for seed, why in failed.items():
+        reports[seed].not_checked.append(f"the seed itself: {why}")
+    return list(reports.values())

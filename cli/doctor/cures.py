@@ -6,11 +6,13 @@ QUOTA, SEED, USER_CLUSTER = "ResourceQuota", "Seed", "UserCluster"
 
 _SECRET = "repair the network, or the kubeconfig in the Secret that the message names"  # noqa: S105 (no secret)
 _ANOTHER = "point the Secret to the right cluster, or accept the other one: docs/how-to"
+_ADD = "run `seedquota seed add` with the name of the Seed again"
+_ON_SEED = "bind charts/rbac/master-on-seed.yaml on the seed to the user of the kubeconfig"
+_OWN_SERVER = "see the log of seedquota-master, which says why its own API server refuses it, and apply its roles"
 _AGENT = "see that an agent of that seed runs and leads"
 _EXCEEDED = "raise the limit, or remove what is too much"
-_WEBHOOK = "see the condition Enforced of the UserClusters that the message names: `seedquota doctor --kubeconfig SEED`"
+_WEBHOOK = "see what is said of the UserClusters that the message names, or their condition Enforced"
 _UNINSTALLED = "remove the agents, or enforce again with `seedquota uninstall seed --undo`"
-_PROJECT = "create the Project, or make the UserCluster again with the right one: docs/how-to/projects.md"
 _RIGHTS = "apply charts/rbac/user-cluster.yaml in the user cluster"
 _REPAIR_WEBHOOK = "repair what the message says of the way to the webhook: --webhook-url, network, Secret"
 _TAKEN_OVER = "delete the APIService that hands the Machines to another server: docs/how-to/user-clusters.md"
@@ -29,10 +31,10 @@ CURES = {
         "SeedNotSynced": "see the condition Synced of the Seed: `kubectl describe sqseed NAME`",
         "AccountFenced": "wait; if it stays, do what docs/troubleshooting.md says of what the account waits for",
         "ReplicasBehind": "wait a minute; if it stays, see the log of that seed's agents",
-        "WebhookNotServing": "see the condition Enforced of the UserClusters: `kubectl --context SEED describe uc`",
+        "WebhookNotServing": "see the condition Enforced of its UserClusters: `seedquota doctor --seed NAME`",
         "SeedUnreachable": "see the condition Connected of the Seed",
         "AgentSilent": _AGENT,
-        "SourceUnreachable": "see the condition UsageCurrent of the UserCluster: `kubectl --context SEED describe uc`",
+        "SourceUnreachable": "see the condition UsageCurrent of the UserCluster: `seedquota doctor --seed NAME`",
         "ResourceNotListed": "give the right, or repair the CustomResourceDefinition, that the message names",
         "NeverCounted": "correct the name in the quota, or ignore this until the first Machine has such a device",
         "LimitLowered": _EXCEEDED,
@@ -41,13 +43,13 @@ CURES = {
     },
     SEED: {
         "Unreachable": f"{_SECRET}; do not declare the seed lost for this alone",
-        "Unauthorized": "run `seedquota seed add` again, which replaces the token; do not declare the seed lost",
+        "Unauthorized": f"{_ADD}, which replaces the token; do not declare the seed lost",
         "InvalidKubeconfig": "repair the Secret that the message names",
         "ClusterChanged": f"{_ANOTHER}/seeds.md",
         "DuplicateCluster": "delete one of the two Seeds, or point its Secret to its own cluster",
         "OtherMaster": "stop the other master, as docs/how-to/move-master.md says; this one then begins by itself",
-        "Connected": "run `seedquota seed add` again, which updates the rights of the master on the seed",
-        "CopiesOutstanding": "run `seedquota seed add` again, which updates the rights, or apply the CRDs on the seed",
+        "Connected": f"{_ADD}, which updates the rights of the master on the seed",
+        "CopiesOutstanding": f"{_ADD}, which updates the rights, or apply the CRDs on the seed",
         "VersionSkew": "upgrade the older of master and agents: at most one minor version may lie between them",
         "Fenced": _AGENT,
         "Learning": _AGENT,
@@ -89,6 +91,36 @@ CURES = {
         "FlavorsChanged": "compare the Machines with what the cloud reports; the larger size counts",
     },
 }
+OF_SEED: dict[str, dict[str, str]] = {
+    "": {},
+    "added": {},
+    "by a kubeconfig of its own": {
+        "Unauthorized": "write a kubeconfig with a new token into the Secret; do not declare the seed lost",
+        "Connected": _ON_SEED,
+        "CopiesOutstanding": f"{_ON_SEED}, or apply the CRDs on the seed",
+    },
+    "in the master's cluster": {
+        "Unreachable": _OWN_SERVER,
+        "Unauthorized": _OWN_SERVER,
+        "InvalidKubeconfig": _OWN_SERVER,
+        "CopiesOutstanding": _OWN_SERVER,
+        "Connected": "bind charts/rbac/master-in-cluster.yaml to the ServiceAccount of seedquota-master",
+        "ClusterChanged": "accept this cluster, if its machines are not those of the other: docs/how-to/seeds.md",
+        "DuplicateCluster": "delete this Seed, or correct the Secret of the other: both lead to the master's cluster",
+    },
+}
+"""Those of SEED that are other ones, by how the master reaches the seed."""
+
+OF_OWN_MACHINES = {
+    "Unreachable": "see the log of the seed's agents, which says why their own API server does not answer",
+    "Unauthorized": "bind charts/rbac/seed-own-machines.yaml and seed-namespace.yaml in its namespace",
+    "WebhookMissing": "bind charts/rbac/seed-own-webhooks.yaml on the seed for the whole cluster",
+    "WebhookConfigured": "bind charts/rbac/seed-own-machines.yaml in its namespace, so that a dry run can prove it",
+    "MachineAPIMissing": "install the CRDs of Machines on the seed",
+    "NotServing": "repair what the message says of the way to the webhook: --webhook-service, --webhook-url, network",
+}
+"""Those of USER_CLUSTER that are other ones where it counts the Machines of the seed itself."""
+
 _NAMESPACES = "apply charts/rbac/user-cluster-namespaces.yaml there, or make the webhook reachable, as the message says"
 
 BY_CONDITION = {
@@ -103,13 +135,19 @@ BY_CONDITION = {
 """Of conditions that have one cure, whatever the reason."""
 
 NO_LEADER = "see the log of its replicas, which says why none leads"
-TOKEN = "see the master's log, `token not renewed`, or run `seedquota seed add` again"  # noqa: S105
+SEVERAL_LEAD = "uninstall the release in all namespaces but one: they undo what the other writes"
+ELSEWHERE = "if it runs in another namespace, name that with -n"
+TOKEN = f"see the master's log, `token not renewed`, or {_ADD}"
+OWN_TOKEN = "write a kubeconfig with a new token into the Secret: the master renews those of `seedquota seed add`"  # noqa: S105
 CERTIFICATE = "see the agents' log: they may not be allowed to write the Secret"
 UNREPORTED = "see that seedquota-master runs and leads"
 HELD_BY_NOBODY = (
     "create the Seed again; only if its machines are gone, with state Lost, then `seedquota seed remove` it"
 )
-LEFT_OVER = "start an agent again, or delete the configuration: while it is there, what it checks cannot be created"
+LEFT_OVER = (
+    "start an agent again; only if SeedQuota was removed from this cluster, delete the configuration: while it is "
+    "there, what it checks cannot be created"
+)
 
 
 def cure(kind: str, condition: str, reason: str) -> str:

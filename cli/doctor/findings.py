@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Literal
 
 import msgspec
 
@@ -12,13 +14,16 @@ from common.api.conditions import NAMED, more
 from common.api.types import Condition, Seed, UserCluster
 from master.cache.objects import MasterQuota
 
+Place = Literal["", "in the master's cluster", "added", "by a kubeconfig of its own"]
+"""How the master reaches a seed. `added`: by `seedquota seed add`. Empty: its Secret cannot be read."""
+
 _GOOD_IF_FALSE = frozenset({"Exceeded", "ResourceNotCounted"})
 _IGNORED = frozenset({"NearLimit"})
 _NOT_PROVEN = ("not proven", "it is not known which cluster")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """`condition` is empty where no condition says it."""
+    """`condition` is empty where no condition says it, `seed` where it is of the master."""
 
     kind: str
     names: list[str]
@@ -26,9 +31,12 @@ class Finding(msgspec.Struct, frozen=True):
     reason: str
     message: str
     cure: str
+    seed: str = ""
 
     def text(self) -> str:
         what = f"{self.condition} ({self.reason})" if self.condition else self.reason
+        if self.names == [f"seed {self.seed}"]:
+            return f"{what}: {self.message}"
         return f"{', '.join(self.names[:NAMED])}{more(self.names)}: {what}: {self.message}"
 
 
@@ -59,7 +67,9 @@ def of_quotas(quotas: Iterable[MasterQuota]) -> list[Finding]:
     return list(together.values())
 
 
-def of_seeds(seeds: Sequence[Seed], held: Mapping[str, Mapping[str, Held]] | None) -> list[Finding]:
+def of_seeds(
+    seeds: Sequence[Seed], held: Mapping[str, Mapping[str, Held]] | None, places: Mapping[str, Place]
+) -> list[Finding]:
     """`held` is None where it cannot be read. A seed that is lost is not asked for anything."""
     found: list[Finding] = []
     for seed in seeds:
@@ -69,9 +79,11 @@ def of_seeds(seeds: Sequence[Seed], held: Mapping[str, Mapping[str, Held]] | Non
                 message = f"it still {holds}, which is to be given to others"
                 found.append(Finding(cures.SEED, [name], "", "Lost", message, cures.UNREPORTED))
             continue
-        for each in _of(cures.SEED, name, seed.status.conditions):
+        other = cures.OF_SEED[places.get(seed.metadata.name, "")]
+        for each in _of(cures.SEED, name, seed.status.conditions, other):
             away = each.condition.startswith("Connected=") and holds
             found.append(msgspec.structs.replace(each, message=f"{each.message}; it {holds}") if away else each)
+    found = [msgspec.structs.replace(each, seed=each.names[0].removeprefix("seed ")) for each in found]
     known = {seed.metadata.name for seed in seeds}
     for gone in sorted((held or {}).keys() - known):
         message = f"its Seed was deleted, and it {held_text(held, gone)}"
@@ -90,11 +102,15 @@ def held_text(held: Mapping[str, Mapping[str, Held]] | None, seed: str) -> str:
 def of_user_clusters(clusters: Iterable[UserCluster]) -> list[Finding]:
     found = []
     for each in clusters:
-        found += _of(cures.USER_CLUSTER, f"usercluster {each.metadata.key}", each.status.conditions)
+        other = cures.OF_OWN_MACHINES if each.spec.kubeconfig_secret_ref is None else {}
+        found += _of(cures.USER_CLUSTER, f"usercluster {each.metadata.key}", each.status.conditions, other)
     return found
 
 
-def _of(kind: str, name: str, conditions: Sequence[Condition]) -> list[Finding]:
+def _of(
+    kind: str, name: str, conditions: Sequence[Condition], other: Mapping[str, str] = MappingProxyType({})
+) -> list[Finding]:
+    """`other`: cures that are other ones there, by reason."""
     if not conditions:
         return [Finding(kind, [name], "", "NotReported", "it has no status yet", cures.UNREPORTED)]
     return [
@@ -104,7 +120,7 @@ def _of(kind: str, name: str, conditions: Sequence[Condition]) -> list[Finding]:
             f"{each.type}={each.status}",
             each.reason,
             each.message,
-            cures.cure(kind, each.type, each.reason),
+            other.get(each.reason) or cures.cure(kind, each.type, each.reason),
         )
         for each in bad(conditions)
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cli import reading, terminal
-from cli.clusters import connected, context_namespace
+from cli.clusters import add_cluster, connected, context_namespace
 from cli.fitting import answer, asking, objects
 from cli.fitting.objects import Manifest
 from cli.outcome import Failed, Printed
@@ -42,12 +42,7 @@ def declare(commands: Any) -> None:
     parser.add_argument(
         "-n", "--namespace", help="namespace of objects that name none; not set: that of the context, or `default`"
     )
-    parser.add_argument(
-        "--kubeconfig", metavar="FILE", help="kubeconfig of the cluster; not set: $KUBECONFIG or ~/.kube/config"
-    )
-    parser.add_argument(
-        "--context", help="context of the cluster in which the objects would be created; not set: the current context"
-    )
+    add_cluster(parser, "the cluster in which the objects would be created")
     add_output(parser, "text", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
@@ -68,7 +63,7 @@ async def run(options: argparse.Namespace) -> Printed:
         _in_namespace(each, options.namespace)
     namespace = options.namespace or context_namespace(options.kubeconfig, options.context)
     found: list[answer.Told] = []
-    async with connected(options.kubeconfig, options.context, "cluster") as cluster:
+    async with connected(options, "cluster") as cluster:
         for each in manifests:
             found += [answer.told(one) for one in await asking.ask(cluster, each, namespace, options.replicas)]
     status = answer.status(found)

@@ -12,13 +12,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cli import denials, quotas, reading, terminal
-from cli.clusters import add_master_context, connected
-from cli.denials import Denied
+from cli.clusters import add_cluster, add_namespace, connected
 from cli.history import timeline, use
 from cli.history.timeline import Entry
 from cli.history.use import Part, Peak
 from cli.outcome import DONE, STALE, Failed, Printed
+from cli.seeds import fleet
 from cli.terminal import Column, add_output
+from common.api.types import SEEDS
 from common.quota.names import in_order
 from common.runtime.flags import duration
 from master.quotas import staleness
@@ -26,7 +27,7 @@ from master.quotas import staleness
 _EXAMPLES = """\
 examples:
   seedquota history project-alpha
-  seedquota history project-alpha --kubeconfig eu-1.yaml --kubeconfig us-1.yaml   # with what was refused there
+  seedquota history project-alpha --seed eu-1 --seed us-1   # with what was refused there
   seedquota history project-alpha --prometheus http://127.0.0.1:9090 --since 7d   # with peaks of use
   kubectl port-forward -n monitoring svc/prometheus-operated 9090                 # before, if it is in a cluster
 
@@ -55,7 +56,7 @@ def declare(commands: Any) -> None:
         epilog=_EXAMPLES,
     )
     parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
-    add_master_context(parser)
+    add_cluster(parser)
     parser.add_argument(
         "--since",
         type=_seconds,
@@ -63,13 +64,8 @@ def declare(commands: Any) -> None:
         metavar="DURATION",
         help="age of the oldest entry, such as 12h or 7d [default 24h]",
     )
-    parser.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="kubeconfig of a seed, to show refusals there; it can be repeated; not set: none",
-    )
+    fleet.add_seeds(parser, "show refusals there")
+    add_namespace(parser)
     parser.add_argument(
         "--prometheus",
         type=_url,
@@ -102,16 +98,15 @@ def _url(raw: str) -> str:
 async def run(options: argparse.Namespace) -> Printed:
     now = datetime.now(UTC)
     missing: list[str] = []
-    async with connected(None, options.context, "master") as master:
+    async with connected(options, "master") as master:
         quota = await quotas.the_one(master, options.name)
         name = quota.metadata.name
         managed = await reading.one(master, timeline.MANAGED, name)
         events = await reading.if_possible(master, denials.EVENTS, "Events about the quota", missing)
-    refused: dict[str, Sequence[Denied]] = {}
-    for kubeconfig in options.kubeconfig:
-        async with connected(kubeconfig, None, "seed") as seed:
-            found = await reading.if_possible(seed, denials.EVENTS, f"refusals on {seed.server}", missing)
-            refused[seed.server] = denials.of_quota(found or (), quota.metadata, now, options.since)
+        asked = fleet.chosen(options, await reading.every(master, SEEDS)) if fleet.is_asked(options) else []
+        found, failed = await fleet.ask(master, asked, options.namespace, denials.events_of)
+    missing += [f"refusals on {seed}: {why}" for seed, why in failed.items()]
+    refused = {seed: denials.of_quota(there, quota.metadata, now, options.since) for seed, there in found.items()}
     used = None
     if options.prometheus:
         try:
@@ -124,7 +119,7 @@ async def run(options: argparse.Namespace) -> Printed:
         *timeline.of_events(events or (), quota),
         *timeline.of_refusals(refused),
     ]
-    unasked = [] if options.kubeconfig else ["refusals: --kubeconfig names a seed's"]
+    unasked = [] if asked else ["refusals: --seed NAME asks a seed, --all-seeds all of them"]
     unasked += [] if options.prometheus else ["use over time: --prometheus names where the metrics are"]
     try:
         history = History(timeline.ordered(entries, now, options.since), used, [*missing, *unasked, _BEFORE, _USERS])

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cli import figures, reading, terminal
-from cli.clusters import add_master_context, connected
+from cli.clusters import add_cluster, connected
 from cli.limits import changes
 from cli.limits.changes import Changed, Changes
 from cli.limits.set_quota import ATTEMPTS, add_write_flags
@@ -82,13 +82,13 @@ def declare(commands: Any) -> None:
 
 def _action(actions: Any, name: str, run: Callable[..., Any], said: str, what: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(name, help=what, description=said, epilog=_EXAMPLES)
-    add_master_context(parser)
+    add_cluster(parser)
     parser.set_defaults(run=run)
     return parser
 
 
 async def show(options: argparse.Namespace) -> Printed:
-    async with connected(None, options.context, "master") as master:
+    async with connected(options, "master") as master:
         settings = await reading.one(master, QUOTA_SETTINGS, SETTINGS)
         quotas = await reading.every(master, MASTER_QUOTAS)
     defaults = settings.spec.defaults if settings is not None else Defaults()
@@ -100,7 +100,7 @@ async def show(options: argparse.Namespace) -> Printed:
 
 async def set_default(options: argparse.Namespace) -> Printed:
     wanted, dry_run = changes.parsed(options.limits), options.dry_run == "server"
-    async with connected(None, options.context, "master") as master:
+    async with connected(options, "master") as master:
         quotas = await reading.every(master, MASTER_QUOTAS)
         before, after = await _write(master, options.kind, {"quota": wanted}, dry_run=dry_run)
     found = followed(options.kind, after, quotas)
@@ -113,7 +113,7 @@ async def set_default(options: argparse.Namespace) -> Printed:
 
 async def unset(options: argparse.Namespace) -> Printed:
     dry_run = options.dry_run == "server"
-    async with connected(None, options.context, "master") as master:
+    async with connected(options, "master") as master:
         settings = await reading.one(master, QUOTA_SETTINGS, SETTINGS)
         if settings is None or _of(settings.spec.defaults, options.kind) is None:
             return Printed(f"there is no default quota for {options.kind}s", DONE)
@@ -128,6 +128,7 @@ async def _write(
 ) -> tuple[DefaultQuota | None, DefaultQuota | None]:
     """Before and after. Compare-and-set: nothing that somebody else writes at the same time is lost. Raises Failed."""
     found = await reading.one(master, QUOTA_SETTINGS, SETTINGS)
+    reading.refuse_copies(master, [found] if found is not None else [], "QuotaSettings")
     try:
         for _ in range(ATTEMPTS):
             try:

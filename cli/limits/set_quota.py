@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cli import figures, quotas, reading, terminal
-from cli.clusters import add_master_context, connected
+from cli.clusters import add_cluster, connected
 from cli.limits import changes
 from cli.limits.changes import Changed, Changes
 from cli.outcome import DONE, STALE, Failed, Printed
@@ -64,7 +64,7 @@ def declare(commands: Any) -> None:
         "subject", metavar="SUBJECT", help="project/NAME, organization/NAME, or seedquota/NAME of a quota"
     )
     parser.add_argument("limits", metavar="RESOURCE=AMOUNT", nargs="+", help="a limit, or RESOURCE- to remove it")
-    add_master_context(parser)
+    add_cluster(parser)
     add_write_flags(parser)
     parser.set_defaults(run=run)
 
@@ -86,7 +86,7 @@ async def run(options: argparse.Namespace) -> Printed:
         raise Failed(
             f"{options.subject!r} is no subject: write project/NAME, organization/NAME, or seedquota/NAME of a quota"
         )
-    async with connected(None, options.context, "master") as master:
+    async with connected(options, "master") as master:
         if kind == "seedquota":
             named = await quotas.the_one(master, name)
             _refuse_made(named)

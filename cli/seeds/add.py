@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from cli.clusters import connected, kubeconfig_path
+from cli.clusters import connected_to
 from cli.outcome import Denied, Failed
 from cli.seeds import on_master, rights
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES, is_another
@@ -28,11 +28,11 @@ KEY = "kubeconfig"
 async def run(options: argparse.Namespace) -> str:
     name, namespace = options.name, options.namespace
     try:
-        server = await server_of(Path(kubeconfig_path(options.kubeconfig)), options.seed_context)
+        server = await server_of(Path(options.seed_kubeconfig), options.seed_context)
     except InvalidKubeconfig as error:
-        raise Failed(f"seed: {options.kubeconfig}: {error}") from None
+        raise Failed(f"seed: {options.seed_kubeconfig}: {error}") from None
     async with (
-        connected(options.kubeconfig, options.seed_context, "seed") as seed,
+        connected_to(options.seed_kubeconfig, options.seed_context, "seed", options) as seed,
         on_master.master_of(options) as master,
     ):
         reference = await _may_be_added(master, seed, name, namespace)

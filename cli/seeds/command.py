@@ -6,18 +6,19 @@ import argparse
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cli.clusters import add_master_context, add_namespace
+from cli.clusters import add_cluster, add_namespace
 from cli.seeds import add, listing, remove, states
 
 _EXAMPLES = """\
 examples:
-  seedquota seed add eu-2 --kubeconfig eu-2-admin.yaml     # also to replace the token, or after an upgrade
+  seedquota seed add eu-2 --seed-kubeconfig eu-2-admin.yaml     # also to replace the token, or after an upgrade
   seedquota seed list
   seedquota seed drain eu-2                                # no more capacity; what runs goes on
-  seedquota seed remove eu-2 --kubeconfig eu-2-admin.yaml  # once it holds nothing
+  seedquota seed remove eu-2 --seed-kubeconfig eu-2-admin.yaml  # once it holds nothing
   seedquota seed lost eu-2 --dry-run                       # what may be exceeded
 
-The Seed and its Secret are on the master: the current context, or --context, of $KUBECONFIG or ~/.kube/config.
+The Seed and its Secret are on the master, which --kubeconfig and --context name. --seed-kubeconfig names the
+kubeconfig of an admin of the seed.
 Exit status: 0 done, 1 failed, 2 denied because it would break a rule.
 """
 
@@ -69,14 +70,14 @@ def _action(
     )
     if named:
         parser.add_argument("name", metavar="NAME", help="name of the Seed")
-    add_master_context(parser)
+    add_cluster(parser)
     add_namespace(parser)
     parser.set_defaults(run=run)
     return parser
 
 
 def _seeds_kubeconfig(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
-    parser.add_argument("--kubeconfig", metavar="FILE", required=required, help=what)
+    parser.add_argument("--seed-kubeconfig", metavar="FILE", required=required, help=what)
     parser.add_argument(
         "--seed-context", metavar="CONTEXT", help="context of the seed in that file; not set: its current context"
     )

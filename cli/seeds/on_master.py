@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from cli import reading
 from cli.clusters import connected
 from cli.outcome import Failed
 from common.api.convert import ledger_from_wire
 from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER
 from common.api.types import MASTER_LEDGERS, SEEDS, Seed
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import NotFound
 from common.quota import escrow, resources
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
@@ -32,33 +32,23 @@ class Held(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def master_of(options: argparse.Namespace) -> AsyncIterator[Cluster]:
-    async with connected(None, options.context, "master") as cluster:
+    async with connected(options, "master") as cluster:
         yield cluster
 
 
 async def all_seeds(master: Cluster) -> list[Seed]:
-    """Raises Failed."""
-    try:
-        return (await master.list(SEEDS)).items
-    except NotFound:
-        raise Failed(
-            f"{master.server} has no CRDs of SeedQuota: is it the master? --context names another cluster of your "
-            "kubeconfig"
-        ) from None
-
-
-async def find_seed(master: Cluster, name: str) -> Seed | None:
-    try:
-        return await master.get(SEEDS, name)
-    except NotFound:
-        return None
+    """Raises Failed, also on a seed: there they are copies."""
+    found = await reading.every(master, SEEDS)
+    reading.refuse_copies(master, found, "Seeds")
+    return found
 
 
 async def the_seed(master: Cluster, name: str) -> Seed:
     """Raises Failed."""
-    found = await find_seed(master, name)
+    found = await reading.one(master, SEEDS, name)
     if found is None:
         raise Failed(f"there is no Seed {name} on {master.server}; `seedquota seed list` shows them, --context another")
+    reading.refuse_copies(master, [found], "Seeds")
     return found
 
 

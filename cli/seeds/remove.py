@@ -1,6 +1,6 @@
 """Removes a seed. The Seed must be Draining and hold nothing, or be Lost. The command deletes the Seed and the Secret
-that `seedquota seed add` created. With --kubeconfig, it also removes the master's rights on the seed. That ends the
-token."""
+that `seedquota seed add` created. With --seed-kubeconfig, it also removes the master's rights on the seed. That ends
+the token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import time
 
-from cli.clusters import connected
+from cli.clusters import connected_to
 from cli.outcome import Denied, Failed
 from cli.seeds import on_master, rights
 from cli.seeds.states import CONFIRMED, set_state
@@ -27,20 +27,20 @@ async def run(options: argparse.Namespace) -> str:
     name, namespace = options.name, options.namespace
     async with on_master.master_of(options) as master:
         seed = await on_master.the_seed(master, name)
-        if options.kubeconfig is not None:
+        if options.seed_kubeconfig is not None:
             await _is_its_cluster(options, seed)
         await _holds_nothing(master, seed, namespace)
         if seed.spec.state != "Lost":  # nothing is granted to it any more, whatever it asks for
             await set_state(master, seed, state="Lost", confirmLost=CONFIRMED)
         await _let_go(master, seed, namespace)
         # The Seed last: if this ends in between, it can be run again.
-        if options.kubeconfig is not None:
-            async with connected(options.kubeconfig, options.seed_context, "seed") as cluster:
+        if options.seed_kubeconfig is not None:
+            async with connected_to(options.seed_kubeconfig, options.seed_context, "seed", options) as cluster:
                 await rights.remove(cluster, namespace)
         kept = await _delete_secret(master, seed, namespace)
         await master.delete(SEEDS, name, uid=seed.metadata.uid)
     done = [f"seed {name} is removed", *kept]
-    if options.kubeconfig is not None:
+    if options.seed_kubeconfig is not None:
         done.append("the master has no rights there any more")
     elif seed.spec.kubeconfig_secret_ref is not None:
         done.append(f"{rights.ACCOUNT} stays on the seed: remove it with `kubectl delete` of charts/rbac/{rights.FILE}")
@@ -48,11 +48,11 @@ async def run(options: argparse.Namespace) -> str:
 
 
 async def _is_its_cluster(options: argparse.Namespace, seed: Seed) -> None:
-    async with connected(options.kubeconfig, options.seed_context, "seed") as cluster:
+    async with connected_to(options.seed_kubeconfig, options.seed_context, "seed", options) as cluster:
         uid = (await cluster.get(NAMESPACES, KUBE_SYSTEM)).metadata.uid
     if uid != seed.status.cluster_uid:
         recorded = seed.status.cluster_uid or "none is recorded"
-        raise Denied(f"--kubeconfig leads to the cluster {uid}, which is not seed {options.name} ({recorded})")
+        raise Denied(f"--seed-kubeconfig leads to the cluster {uid}, which is not seed {options.name} ({recorded})")
 
 
 async def _holds_nothing(master: Cluster, seed: Seed, namespace: str) -> None:

@@ -119,6 +119,11 @@ class Place:
         """Its helm installs without hooks: no pod runs here."""
         return self._run(["sh", "-ec", commands], "", fails=False)
 
+    def run(self, command: list[str]) -> str:
+        """Its output, whatever its exit status."""
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=120, check=False)
+        return done.stdout
+
     def _run(self, command: list[str], given: str, *, fails: bool) -> str:
         done = subprocess.run(
             command,
@@ -416,6 +421,25 @@ def requests_of_a_level_of_their_own(place: Place) -> None:
         assert not with_level["seeds"].items() & ours.items()
 
 
+async def doctor_finds_both_programs(place: Place, agent: Program) -> None:
+    """In the namespaces of their releases, without being told. No cure may end what a release uses."""
+
+    def doctor(*arguments: str) -> tuple[dict[str, str], list[str]]:
+        command = [sys.executable, "-m", "cli", "doctor", "-o=json", f"--kubeconfig={place.directory}/kubeconfig"]
+        found = json.loads(place.run([*command, *arguments]))
+        return {each["reason"]: each["cure"] for each in found["items"]}, found["notChecked"]
+
+    for more in ((), ("-n=masters",), ("-n=agents",)):
+        cures, missing = await asyncio.to_thread(doctor, *more)
+        assert missing == [] and not cures.keys() & {"NoLeader", "LeftOver", "SeveralLead"}, cures
+    await agent.kill()
+    long_ago = json.dumps({"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
+    place.kubectl("-n=agents", "patch", "lease/seedquota-seed", "--type=merge", "-p", long_ago)
+    cures, missing = await asyncio.to_thread(doctor)
+    assert missing == [] and "NoLeader" in cures and "LeftOver" not in cures, "its Deployment is there"
+    await agent.start()
+
+
 def of_clusters(place: Place) -> Any:
     """The configuration by which this API server asks about UserClusters. Another one is for Allocations."""
     (found,) = (each for each in place.objects(*CONFIGURATIONS) if each["metadata"]["name"] == "seedquota-clusters")
@@ -465,6 +489,7 @@ async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_release
     assert "may not write the webhook configuration mine: it is not its own" in said
 
     requests_of_a_level_of_their_own(place)
+    await doctor_finds_both_programs(place, programs[SEED])
     place.run_job(SEED, "agents", "uninstall")
     assert place.objects(*CONFIGURATIONS) == []
     said = place.run_job(SEED, "agents", "start-check", "--timeout=1s", fails=True)

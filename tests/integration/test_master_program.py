@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import io
 import json
 import re
@@ -12,7 +11,8 @@ import secrets
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,7 @@ from common.api.types import ACCEPT_CLUSTER_ANNOTATION, MASTER_LEDGERS, RESOURCE
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, NotFound, Unauthorized, Unavailable
 from common.kube.client.service_account import LIFE, read, request_token
-from common.kube.controller.leader_election import LEASES
+from common.kube.controller.leader_election import LEASES, MICRO_TIME
 from common.kube.controller.reflector import Reflector
 from common.quota import account as accounts
 from common.quota import escrow, fencing, resources
@@ -53,6 +53,7 @@ from master.quotas.controller import AGES_EVERY
 from master.quotas.ledger_store import Ledgers, ledger_name
 from master.seeds import kubeconfig_secret
 from master.seeds import link as seed_link
+from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
 from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
@@ -218,7 +219,7 @@ class FakeSeed:
         self.account = msgspec.structs.replace(self.account, sequence=self.account.sequence + 1)
         said = msgspec.structs.replace(report_to_wire(escrow.report(self.account)), enforced_generation=self.knows)
         status = {"account": said}
-        with contextlib.suppress(NotFound):
+        with suppress(NotFound):
             await self.cluster.apply(
                 RESOURCE_QUOTAS, {"metadata": {"name": self.quota}, "status": status}, SEED_MANAGER, "status"
             )
@@ -257,7 +258,7 @@ class FakeSeed:
                 await self.publish()
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def fake_seeds(world: World, quota: str, *names: str) -> AsyncIterator[list[FakeSeed]]:
     seeds = [FakeSeed(world, name, quota) for name in names]
     try:
@@ -350,7 +351,7 @@ async def test_a_quota_that_somebody_made_on_a_seed_stops_nothing(world: World, 
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as client:
 
             async def healthy() -> bool:
-                with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                with suppress(aiohttp.ClientError, TimeoutError):
                     async with client.get(f"http://{health}/healthz") as answer:
                         return answer.status == 200
                 return False
@@ -967,7 +968,7 @@ class Admin:
         return status, said.out + said.err
 
     async def add(self, name: str, cluster: str = "") -> tuple[int, str]:
-        return await self.run("add", name, "--kubeconfig", str(self.files[cluster or name]))
+        return await self.run("add", name, "--seed-kubeconfig", str(self.files[cluster or name]))
 
 
 @pytest.fixture
@@ -1105,12 +1106,14 @@ async def test_a_seed_is_removed_only_when_it_drains_and_holds_nothing(world: Wo
         await eu.publish()
 
         async def removed() -> bool:
-            return (await admin.run("remove", "eu-1", "--kubeconfig", str(admin.files["eu-1"])))[0] == 0
+            return (await admin.run("remove", "eu-1", "--seed-kubeconfig", str(admin.files["eu-1"])))[0] == 0
 
         of_a_chart = {"metadata": {"annotations": {"meta.helm.sh/release-name": "seedquota-seed"}}}
         await world.admin["eu-1"].merge_patch(RIGHTS["ClusterRole"], ON_SEED, of_a_chart)
-        status, said = await admin.run("remove", "eu-1", "--kubeconfig", str(admin.files["us-1"]))
+        status, said = await admin.run("remove", "eu-1", "--seed-kubeconfig", str(admin.files["us-1"]))
         assert status == 2 and "which is not seed eu-1" in said, said
+        status, said = await admin.run("remove", "eu-1", "--kubeconfig", str(admin.files["eu-1"]))
+        assert status == 1 and "is a seed, and its Seeds are copies" in said, said
         await until(removed)
     assert (await world.master.list(SEEDS)).items == [] and (await world.master.list(SECRETS, NAMESPACE)).items == []
     assert (await world.quota("alpha")).status.global_usage in ({}, {"cpu": "0"})
@@ -1188,14 +1191,202 @@ async def test_top_describe_and_doctor_show_a_seed_that_is_away_and_what_it_hold
         assert "cure: see the condition Connected of the Seed" in said
     status, said = await admin.ask("describe", "project-alhpa")
     assert status == 1 and "did you mean project-alpha?" in said, said
+    for arguments in ((), ("-n", "elsewhere")):  # it finds the namespace of the master itself
+        status, said = await admin.ask("doctor", *arguments)
+        assert status == 1 and "it holds seedquota/project-alpha (cpu=5)" in said, said
+        assert "NoLeader" not in said and "SeveralLead" not in said, said
+        assert f"not checked on eu-1: the leader of the agents: there is no Lease {NAMESPACE}/seedquota-seed" in said
+        assert "not checked on us-1: the seed itself: cluster seed: get " in said, said
+    status, said = await admin.ask("doctor", "--seed", "eu-1", "-o", "json")
+    assert status == 1 and "Unreachable" not in [each["reason"] for each in json.loads(said)["items"]], said
+    status, said = await admin.ask("doctor", "--seed", "eu-2")
+    assert (status, "there is no Seed eu-2; did you mean eu-1?" in said) == (1, True), said
+    # Of a seed alone: its master is elsewhere.
     status, said = await admin.ask("doctor", "--kubeconfig", str(admin.files["eu-1"]))
-    assert status == 1 and "it holds seedquota/project-alpha (cpu=5)" in said, said
-    assert "not checked" not in said and "seedquota-master: NoLeader" not in said and "seedquota-seed: NoLeader" in said
-    status, said = await admin.ask("doctor", "-n", "elsewhere")
-    assert status == 1 and "seedquota-master: NoLeader" in said, said
+    assert status == 1 and "seedquota-seed: NoLeader: no replica leads in any namespace" in said, said
+    assert "seedquota-master" not in said and "not checked" not in said, said
     admin.files["master"].write_text(world.server("eu-1").kubeconfig().replace(world.server("eu-1").url, NOWHERE))
     status, said = await admin.ask("doctor")
     assert status == 1 and "nothing can be checked" in said, said
+
+
+async def led(cluster: Cluster, program: str, namespace: str, ago: float = 0.0) -> None:
+    """As a program of this namespace that renewed its Lease so many seconds ago."""
+    await manifests_of_namespace(cluster, namespace)
+    renewed = (datetime.now(UTC) - timedelta(seconds=ago)).strftime(MICRO_TIME)
+    spec = {"holderIdentity": "one", "leaseDurationSeconds": 15, "renewTime": renewed}
+    await cluster.apply(LEASES, {"metadata": {"name": program, "namespace": namespace}, "spec": spec}, "test")
+
+
+async def manifests_of_namespace(cluster: Cluster, name: str) -> None:
+    await cluster.apply(NAMESPACES, {"metadata": {"name": name}}, "test")
+
+
+@asynccontextmanager
+async def registered(cluster: Cluster) -> AsyncIterator[None]:
+    """A webhook configuration as agents register it, which asks about nothing that there is."""
+    rules = [{"apiGroups": ["none"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nones"]}]
+    webhook = {
+        "name": "clusters.seedquota.io",
+        "clientConfig": {"url": "https://127.0.0.1:9"},
+        "rules": rules,
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    metadata = {"name": "seedquota-clusters", "labels": {MANAGED_BY_LABEL: "seedquota"}}
+    await cluster.apply(WEBHOOK_CONFIGURATIONS, {"metadata": metadata, "webhooks": [webhook]}, "test")
+    yield
+    await cluster.delete(WEBHOOK_CONFIGURATIONS, "seedquota-clusters")
+
+
+async def test_doctor_is_right_wherever_the_programs_are_installed_and_were_before(world: World, admin: Admin) -> None:
+    """By Leases and webhook configurations as several releases leave them."""
+    eu = world.admin["eu-1"]
+    await world.add_seed("eu-1", server="eu-1")
+    await led(world.master, "seedquota-master", NAMESPACE)
+    await manifests_of_namespace(eu, "agents")
+    in_agents = [
+        {**each, "metadata": {**each["metadata"], "namespace": "agents"}}  # type: ignore[dict-item]
+        for each in rights("master-on-seed", USER)
+        if each["kind"] in ("Role", "RoleBinding")
+    ]
+    await manifests.apply(world.server("eu-1"), in_agents)
+
+    async def doctor(*arguments: str) -> tuple[list[str], list[str]]:
+        """Reasons of what is wrong with programs and webhooks, and what was not checked."""
+        status, said = await admin.ask("doctor", "-o", "json", *arguments)
+        found = json.loads(said)
+        assert status == (1 if found["items"] else 3 if found["notChecked"] else 0), said
+        kinds = ("Lease", "WebhookConfiguration")
+        return [each["reason"] for each in found["items"] if each["kind"] in kinds], found["notChecked"]
+
+    alone = ("--kubeconfig", str(admin.files["eu-1"]))
+    try:
+        async with registered(eu):
+            await led(eu, "seedquota-seed", "agents")
+            assert (await doctor(*alone))[1][0].startswith("which Seed it is: it has no copy of one")
+            copy = {"metadata": {"name": "eu-1", "labels": {UID_LABEL: "x"}}, "spec": {"copyOf": "x"}}
+            await eu.apply(SEED_COPIES, copy, "test")
+            assert await doctor(*alone) == ([], []), "another namespace than -n, and the webhook is in use"
+            assert await doctor("-n", "agents") == ([], []), "the master's account there may read the Lease where it is"
+            _, (missing, *_) = await doctor()
+            where = f"{NAMESPACE}/seedquota-seed, and you may not list those of other namespaces: -n names another"
+            assert missing == f"seed eu-1: the leader of the agents: there is no Lease {where}"
+            await led(eu, "seedquota-seed", "before", ago=3600)
+            assert await doctor(*alone) == ([], []), "an earlier release left its Lease"
+            await led(eu, "seedquota-seed", "before")
+            assert await doctor(*alone) == (["SeveralLead"], [])
+            for namespace in ("agents", "before"):
+                await led(eu, "seedquota-seed", namespace, ago=3600)
+            assert await doctor(*alone) == (["NoLeader", "LeftOver"], [])
+            # Who may read one namespace only cannot tell that nobody uses the webhook.
+            await led(eu, "seedquota-seed", NAMESPACE, ago=3600)
+            reasons, missing = await doctor("-n", NAMESPACE)
+            assert reasons == ["NoLeader"] and any("an agent may lead in a namespace" in each for each in missing)
+        await led(world.master, "seedquota-master", NAMESPACE, ago=3600)
+        assert (await doctor())[0] == ["NoLeader", "NoLeader"]
+        await led(world.master, "seedquota-master", NAMESPACE)
+        await led(world.master, "seedquota-master", "before", ago=3600)
+        await led(eu, "seedquota-seed", NAMESPACE)
+        assert await doctor() == ([], [])
+    finally:
+        for cluster, program, namespaces in (
+            (world.master, "seedquota-master", ("before", NAMESPACE)),
+            (eu, "seedquota-seed", ("agents", "before", NAMESPACE)),
+        ):
+            for namespace in namespaces:
+                with suppress(NotFound):
+                    await cluster.delete(LEASES, program, namespace)
+
+
+async def test_sixty_seeds_are_asked_in_one_run_and_none_that_is_away_hides_another(world: World, admin: Admin) -> None:
+    """Of one real cluster, since a Seed whose cluster nobody recorded may have any."""
+    eu, silent = world.admin["eu-1"], await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0)
+    await led(world.master, "seedquota-master", NAMESPACE)
+    await led(eu, "seedquota-seed", NAMESPACE, ago=3600)
+    kubeconfig, url = world.server("eu-1").kubeconfig(USER), world.server("eu-1").url
+    port = silent.sockets[0].getsockname()[1]
+    secrets_of = {
+        "seed": kubeconfig,
+        "away": kubeconfig.replace(url, NOWHERE),
+        "silent": kubeconfig.replace(url, f"https://127.0.0.1:{port}"),
+        "limited": world.server("eu-1").kubeconfig("seedquota-seed"),
+        "broken": "kubeconfig: none",
+        "anchors": f"{kubeconfig}\nx: &x [1]\ny: *x",
+    }
+    numbers = {"seed": 35, "limited": 1, "away": 8, "silent": 14, "broken": 1, "anchors": 1}
+    names = [f"{kind}-{number}" for kind, most in numbers.items() for number in range(most)]
+    assert len(names) == 60
+    for name in names:
+        await world.add_secret(name, secrets_of[name.partition("-")[0]])
+        await world.add_seed(name)
+    began = time.monotonic()
+    status, said = await admin.ask("doctor", "-o", "json")
+    took = time.monotonic() - began
+    silent.close()
+    found = json.loads(said)
+    no_leader = [each["seed"] for each in found["items"] if each["reason"] == "NoLeader"]
+    assert status == 1 and sorted(no_leader) == sorted(name for name in names if name.startswith("seed-")), said
+    missing = {
+        each.partition(":")[0].removeprefix("seed ") for each in found["notChecked"] if "the seed itself" in each
+    }
+    assert missing == {name for name in names if not name.startswith(("seed-", "limited-"))}, said
+    assert "seed limited-0: user clusters: " in said and "the right to list userclusters" in said
+    assert took < 45, "14 that keep silent for 10 s each are asked at once"
+    # A bound for all of them together: who was not reached is named, too.
+    status, said = await admin.ask("doctor", "-o", "json", "--timeout", "2s")
+    found = json.loads(said)
+    assert len([each for each in found["notChecked"] if "it could not be asked within 2 s" in each]) >= 14, said
+    status, said = await admin.ask("doctor")
+    assert said.count("not checked on silent-0") == 1 and "seed seed-34:" in said, said
+    assert "not checked on anchors-0: the seed itself: " in said and "anchors and aliases are not read here" in said
+    await world.master.delete(LEASES, "seedquota-master", NAMESPACE)
+    await eu.delete(LEASES, "seedquota-seed", NAMESPACE)
+
+
+async def test_a_seed_is_not_asked_if_its_secret_leads_to_another_cluster(world: World, admin: Admin) -> None:
+    await world.start_master()
+    await world.add_seed("eu-1", server="eu-1")
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    assert (await admin.ask("consumers", "alpha", "--seed", "eu-1"))[0] == 0
+    await world.add_secret("eu-1", world.server("us-1").kubeconfig(USER))
+    status, said = await admin.ask("consumers", "alpha", "--seed", "eu-1")
+    assert status == 3 or "nobody uses it" in said, said
+    status, said = await admin.ask("denials", "--all-seeds")
+    assert status == 3 and "refusals on eu-1: the kubeconfig in its Secret leads to another cluster" in said, said
+
+
+async def test_with_as_every_request_is_of_that_user(world: World, admin: Admin) -> None:
+    """By the rights that RBAC gives that user and group, and no others."""
+    await world.apply_quota("alpha", cpu="10")
+    for arguments in (
+        ("top",),
+        ("doctor",),
+        ("seed", "list"),
+        ("describe", "alpha"),
+        ("set", "project/alpha", "cpu=1"),
+    ):
+        status, said = await admin.ask(*arguments, "--as", "jane")
+        assert status == 1 and 'User "jane" cannot ' in said, said
+    role = {
+        "metadata": {"name": "top-readers"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "seedquota:viewer"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "readers"}],
+    }
+    await manifests.apply(world.server("master"), manifests.load(CHARTS / "rbac" / "viewer.yaml"))
+    await world.master.apply(RIGHTS["ClusterRoleBinding"], role, "test")
+
+    async def read() -> bool:
+        return (await admin.ask("top", "--as", "jane", "--as-group", "others", "--as-group", "readers"))[0] in (0, 3)
+
+    await until(read)
+    status, said = await admin.ask("top", "--as-group", "readers")
+    assert (status, "--as-group needs --as" in said) == (1, True), said
+    await world.master.delete(RIGHTS["ClusterRoleBinding"], "top-readers")
+    admin.files["master"].write_text(world.server("master").kubeconfig(USER))
+    status, said = await admin.ask("top", "--as", "jane")
+    assert status == 1 and "cannot impersonate" in said, said
 
 
 async def test_who_has_no_rights_is_told_which_is_missing(world: World, admin: Admin) -> None:

@@ -116,7 +116,7 @@ async def test_describe_reads_the_seed_of_the_master_s_own_cluster_without_its_k
         assert [(each["name"], each["used"]) for each in found["consumers"]] == [("alpha/user-1", cpus(2))], said
         assert {each["object"] for each in found["denials"]} == {"usercluster/alpha/user-1"}, said
         (said,) = found["notKnown"]
-        assert said == "user clusters and denials on seed-2: name each seed with --kubeconfig FILE"
+        assert said == "user clusters and denials on seed-2: --seed NAME asks one, --all-seeds all of them"
 
     await until(told, 60)
     # Nobody asked for it, so that it may not be read is no failure.

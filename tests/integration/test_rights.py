@@ -621,7 +621,9 @@ async def added_by_command(site: Site) -> None:
     await site.patch("master", f"{SECRETS}/{SEED}", {"metadata": {"labels": {MANAGED_BY_LABEL: "seedquota"}}})
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KUBECONFIG", str(files["master"]))
-        await command(site, "seed", "add", SEED, "--kubeconfig", str(files[SEED]))
+        await command(site, "seed", "add", SEED, "--seed-kubeconfig", str(files[SEED]))
+        await asyncio.to_thread(seedquota, ("doctor", "--seed", SEED))
+        await command(site, "denials", "--seed", SEED)
 
     async def token() -> str:
         text = base64.b64decode((await site.get("master", f"{SECRETS}/{SEED}"))["data"]["kubeconfig"]).decode()

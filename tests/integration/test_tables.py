@@ -63,7 +63,6 @@ async def test_every_table_fits_a_terminal_of_80_and_of_200_columns(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seedquota = Commands(site, tmp_path)
-    seed = seedquota.file(site.server("seed-1").kubeconfig())
     body = {"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine", **machine("m", Size("2", "1Gi", "1Gi"))}
     body["metadata"]["namespace"] = "kube-system"
     one = seedquota.file(json.dumps(body))
@@ -71,13 +70,13 @@ async def test_every_table_fits_a_terminal_of_80_and_of_200_columns(
     commands = {
         ("master", "top"): 0,
         ("master", "describe", "project/alpha"): 0,
-        ("master", "describe", "project/alpha", "--kubeconfig", seed): 0,
-        ("master", "consumers", "project/alpha", "--kubeconfig", seed): 0,
-        ("master", "where", "--subject", "project/alpha", "cpu=1", "--seed-kubeconfig", seed): 2,
+        ("master", "describe", "project/alpha", "--seed", "seed-1"): 0,
+        ("master", "consumers", "project/alpha", "--seed", "seed-1"): 0,
+        ("master", "where", "--subject", "project/alpha", "cpu=1", "--seed", "seed-1"): 2,
         ("master", "set", "project/alpha", "cpu=1", "memory=1Ti", "--dry-run=server"): 0,
         ("master", "default", "show"): 0,
         ("master", "seed", "list"): 0,
-        ("master", "history", "project/alpha", "--kubeconfig", seed): 0,
+        ("master", "history", "project/alpha", "--seed", "seed-1"): 0,
         ("seed-1", "denials"): 0,
         ("user-1", "fits", "-f", one, "--replicas", "3"): 2,
     }
@@ -97,7 +96,7 @@ async def test_every_table_fits_a_terminal_of_80_and_of_200_columns(
         for (cluster, *words), expected in commands.items():
             status, said = await seedquota(cluster, *words)
             assert status == expected, (words, said)
-            named = [{seed: "seed-1.yaml", one: "m.yaml"}.get(word, word) for word in words]
+            named = [{one: "m.yaml"}.get(word, word) for word in words]
             shown.append(f"$ seedquota {' '.join(named)}\n{_alike(said, commands=named)}")
             assert max(map(len, said.splitlines())) <= width, said
         found[width] = "\n".join(shown)

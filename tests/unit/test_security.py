@@ -543,6 +543,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{MASTER}::test_seed_add_gives_the_master_what_it_needs_on_the_seed_and_nothing_more",
         f"{RIGHTS}::test_the_programs_call_what_they_may_and_may_what_they_call",
     ),
+    "... list the UserClusters and Events there": (),
     "... use it for longer": (),
     "somebody gives `seedquota seed add`": (
         f"{MASTER}::test_seed_add_writes_nothing_where_the_kubeconfig_leads_to_the_wrong_cluster",

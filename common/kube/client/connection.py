@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from asyncio import Lock, Semaphore
 from asyncio import timeout as timeout_after
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from io import BytesIO
@@ -96,6 +96,12 @@ class Connection:
         """The error, which is counted: what this API server answered is not taken."""
         metrics.api_answer_refused(self.name, error.wrong.value)
         return error
+
+    def impersonate(self, user: str, groups: Sequence[str]) -> None:
+        """From the next request on, as this user. The API server asks whether we may."""
+        named = (("Impersonate-User", user), *(("Impersonate-Group", group) for group in groups))
+        self._access = replace(self._access, impersonated=named)
+        self._set_authorization(self._access.authorization)
 
     async def close(self) -> None:
         await close_all([self._requests, self._leases, self._watches])
@@ -211,12 +217,14 @@ class Connection:
             self._turns.release()
 
     def _set_authorization(self, authorization: str | None) -> None:
-        common = {"User-Agent": USER_AGENT, "Accept": JSON, **IDENTITY}
+        common = CIMultiDict({"User-Agent": USER_AGENT, "Accept": JSON, **IDENTITY})
         if authorization is not None:
             common["Authorization"] = authorization
-        self._headers = {"": CIMultiDict(common)}
+        common.extend(self._access.impersonated)
+        self._headers = {"": common}
         for content_type in (JSON, MERGE_PATCH, APPLY_PATCH):
-            self._headers[content_type] = CIMultiDict({**common, "Content-Type": content_type})
+            self._headers[content_type] = common.copy()
+            self._headers[content_type]["Content-Type"] = content_type
 
     async def _headers_for(self, content_type: str, what: str) -> CIMultiDict[str]:
         if self._requests.closed:

@@ -52,7 +52,7 @@ class Access:
 
     `refresh` gives the present Authorization header where credentials expire; it raises InvalidKubeconfig.
     `connection` is a digest of all but the Authorization header, where that comes from a text. `hosts`: where a tenant
-    names the server.
+    names the server. `impersonated` has the headers that name another user.
     """
 
     server: str
@@ -62,6 +62,7 @@ class Access:
     refresh: Callable[[], Awaitable[str | None]] | None = field(default=None, repr=False)
     connection: str = ""
     hosts: TenantHosts | None = None
+    impersonated: tuple[tuple[str, str], ...] = ()
 
 
 async def from_text(text: str, context: str | None = None) -> Access:

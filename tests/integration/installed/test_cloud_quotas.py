@@ -55,7 +55,6 @@ async def test_room_in_a_cloud_account_is_shown_with_its_age_and_unknown_where_i
     site: Site, tmp_path: Path
 ) -> None:
     seedquota = Commands(site, tmp_path)
-    kubeconfig = seedquota.file(site.server("seed-1").kubeconfig())
     await site.quota(cpus(100))
 
     async def provider(value: object) -> None:
@@ -65,7 +64,7 @@ async def test_room_in_a_cloud_account_is_shown_with_its_age_and_unknown_where_i
         return (await site.get("seed-1", USER_CLUSTER))["status"].get("cloudQuota", {})
 
     async def where() -> dict[str, Any]:
-        asked = ("where", "--subject", "project/alpha", "cpu=4", "--seed-kubeconfig", kubeconfig, "-o", "json")
+        asked = ("where", "--subject", "project/alpha", "cpu=4", "--seed", "seed-1", "-o", "json")
         status, said = await seedquota("master", *asked)
         assert status == 0, said
         seeds = {each["seed"]: each["accounts"] for each in json.loads(said)["items"]}

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from devcluster.install import NAMESPACE
 from devcluster.load import Size, machine
+from devcluster.objects import named
 from tests.integration.installed.commands import Commands
 from tests.integration.installed.site import Site, cpus, until
 from tests.integration.installed.test_scale_checks import deployment
@@ -132,14 +134,12 @@ async def test_describe_names_the_top_consumers_and_the_last_denials_of_the_seed
     await site.admitted(second, 2)
     await site.uses(cpus(3))
     await site.refused(first)
-    kubeconfig = {seed: seedquota.file(site.server(seed).kubeconfig("admin")) for seed in (one, two)}
-    asked = [word for file in kubeconfig.values() for word in ("--kubeconfig", file)]
 
     async def describe(*arguments: str) -> tuple[int, str]:
         return await seedquota("master", "describe", "project-alpha", *arguments)
 
     async def told() -> None:
-        status, said = await describe(*asked, "-o", "json")
+        status, said = await describe("--all-seeds", "-o", "json")
         found = json.loads(said)
         assert (status, found["notKnown"]) == (0, []), said
         assert [(each["seed"], each["name"], each["used"]) for each in found["consumers"]] == [
@@ -154,19 +154,24 @@ async def test_describe_names_the_top_consumers_and_the_last_denials_of_the_seed
     await until(told, 60)
     status, said = await describe()
     assert (status, "Top consumers" in said, "Last denials" in said) == (0, False, False), said
-    assert f"user clusters and denials on {two}, {one}: name each seed with --kubeconfig FILE" in said
-    # A seed that is away, or where a right is missing, is named, and all else is shown.
-    away = seedquota.file(site.server(two).kubeconfig("admin").replace(site.server(two).url, "https://127.0.0.1:1"))
-    status, said = await describe("--kubeconfig", kubeconfig[one], "--kubeconfig", away)
-    assert (status, f"the seed of {away} cannot be asked: " in said) == (3, True), said
-    assert f"cluster/alpha/{first}" in said and "requested: cpu=1" in said and f"alpha/{second}" not in said
-    limited = seedquota.file(site.server(two).kubeconfig("seedquota-seed"))
-    status, said = await describe("--kubeconfig", limited)
-    assert (status, f"cluster/alpha/{second}" in said, "Last denials" in said) == (3, True, False), said
-    assert f"denials on {two}: " in said and "the right to list events.events.k8s.io" in said
-    # The master is no seed.
-    status, said = await describe("--kubeconfig", seedquota.file(site.server("master").kubeconfig("admin")))
-    assert (status, "does not say which seed it is" in said) == (3, True), said
+    assert f"user clusters and denials on {two}, {one}: --seed NAME asks one, --all-seeds all of them" in said
+    # A seed that is away is named, and all else is shown.
+    kubeconfig = site.server(two).kubeconfig("admin").replace(site.server(two).url, "https://127.0.0.1:1")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "away", "namespace": NAMESPACE}}
+    await site.apply("master", {**secret, "stringData": {"kubeconfig": kubeconfig}})
+    await site.apply("master", named("Seed", "away", kubeconfigSecretRef={"name": "away"}))
+    try:
+        status, said = await describe("--seed", one, "--seed", "away")
+        assert (status, "seed away cannot be asked: " in said) == (3, True), said
+        assert f"cluster/alpha/{first}" in said and "requested: cpu=1" in said, said
+    finally:
+        await site.delete("master", "seeds/away")
+        await site.delete("master", f"/api/v1/namespaces/{NAMESPACE}/secrets/away")
+    status, said = await describe("--seed", "away")
+    assert (status, "there is no Seed away" in said) == (1, True), said
+    # Denials of the whole seed.
+    status, said = await seedquota("master", "denials", "--seed", one, "-o", "json")
+    assert (status, {each["seed"] for each in json.loads(said)["items"]}) == (0, {one}), said
 
 
 async def test_history_tells_who_wrote_limits_what_they_were_and_what_was_refused(site: Site, tmp_path: Path) -> None:
@@ -182,10 +187,9 @@ async def test_history_tells_who_wrote_limits_what_they_were_and_what_was_refuse
 
     await until(known_to_be_full, 60)
     assert (await seedquota("master", "set", "project/alpha", "cpu=4"))[0] == 0
-    kubeconfig = seedquota.file(site.server(seed).kubeconfig("admin"))
 
     async def told() -> None:
-        status, said = await seedquota("master", "history", "project-alpha", "--kubeconfig", kubeconfig, "-o", "json")
+        status, said = await seedquota("master", "history", "project-alpha", "--seed", seed, "-o", "json")
         assert status == 0, said
         found = json.loads(said)
         told = {each["what"]: each["detail"] for each in found["items"]}
@@ -198,7 +202,7 @@ async def test_history_tells_who_wrote_limits_what_they_were_and_what_was_refuse
 
     await until(told, 60)
     status, said = await seedquota("master", "history", "project-alpha")
-    assert (status, "refusals: --kubeconfig names a seed's" in said) == (0, True), said
+    assert (status, "refusals: --seed NAME asks a seed" in said) == (0, True), said
     # What cannot be read is named, and all else is shown.
     status, said = await seedquota("master", "history", "project-alpha", "--prometheus", "http://127.0.0.1:1")
     assert status == 3 and "use over time: Prometheus cannot be asked: " in said and "cpu 2 to 4" in said, said

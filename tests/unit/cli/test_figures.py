@@ -11,10 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from cli import figures, top
+from cli import completion, figures, top
+from cli.__main__ import parser
 from cli.doctor import cures, findings, signs
 from cli.quotas import nearest
 from common.api.core import Secret
+from common.api.types import UserCluster
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import LeaseObject, LeaseSpec
 from common.server.pki import Policy, make_ca, make_serving
@@ -71,15 +73,36 @@ def test_ages_are_those_of_kubectl(seconds: int, said: str) -> None:
 
 
 def test_a_lease_that_nobody_renews_is_nobody_who_leads() -> None:
-    def lease(renewed: str, holder: str = "me") -> LeaseObject:
-        return LeaseObject(metadata=ObjectMeta(name="x"), spec=LeaseSpec(holder_identity=holder, renew_time=renewed))
-
-    assert signs.leader("x", lease("2026-11-20T09:59:50.000000Z"), NOW) == []
-    assert [each.message for each in signs.leader("x", lease("2026-11-20T09:00:00.000000Z"), NOW)] == [
-        "no replica has led for 60m: statuses are as old"
+    assert told(lease(NEW_RENEWAL)) == []
+    assert told(lease(OLD_RENEWAL)) == [
+        ("NoLeader", "no replica has led for 60m, in namespace a: what it reports is not current")
     ]
-    assert signs.leader("x", lease("2026-11-20T09:59:50.000000Z", ""), NOW) != []
-    assert signs.leader("x", None, NOW) != []
+    assert told(lease(NEW_RENEWAL, holder="")) == [
+        ("NoLeader", "no replica leads in namespace a: what it reports is not current")
+    ]
+    assert told() == [("NoLeader", "no replica leads in any namespace")]
+
+
+NEW_RENEWAL, OLD_RENEWAL = "2026-11-20T09:59:50.000000Z", "2026-11-20T09:00:00.000000Z"
+
+
+def lease(renewed: str, namespace: str = "a", holder: str = "me") -> LeaseObject:
+    spec = LeaseSpec(holder_identity=holder, renew_time=renewed)
+    return LeaseObject(metadata=ObjectMeta(name="x", namespace=namespace), spec=spec)
+
+
+def told(*leases: LeaseObject, everywhere: bool = True) -> list[tuple[str, str]]:
+    return [(each.reason, each.message) for each in signs.leader("x", leases, NOW, everywhere=everywhere)]
+
+
+def test_of_leases_in_several_namespaces_one_leads_and_what_earlier_releases_left_is_no_sign() -> None:
+    assert told(lease(OLD_RENEWAL, "a"), lease(NEW_RENEWAL, "b"), lease(NEW_RENEWAL, "c", holder="")) == []
+    ((reason, message),) = told(lease(OLD_RENEWAL, "a"), lease("2026-11-20T09:30:00.000000Z", "b"))
+    assert (reason, message.partition(":")[0]) == ("NoLeader", "no replica has led for 30m, in namespace b")
+    ((reason, message),) = told(lease(NEW_RENEWAL, "b"), lease(NEW_RENEWAL, "a"))
+    assert (reason, message.partition(",")[0]) == ("SeveralLead", "it leads in each of the namespaces a")
+    cures_of = [signs.leader("x", [lease(OLD_RENEWAL)], NOW, everywhere=each)[0].cure for each in (True, False)]
+    assert ["name that with -n" in each for each in cures_of] == [False, True]
 
 
 def kubeconfig(ends: datetime) -> str:
@@ -96,12 +119,13 @@ def test_a_token_is_named_a_week_before_it_ends() -> None:
         "broken": "users: [{user: }]",
         "no yaml": "{",
     }
-    found = signs.tokens(texts, NOW)
+    found = signs.tokens(texts, {"soon": "added", "over": "by a kubeconfig of its own"}, NOW)
     assert [(each.names, each.message.split(" at ")[0]) for each in found] == [
         (["seed over"], "the master's token ended"),
         (["seed soon"], "the master's token ends"),
     ]
     assert not any("a." in each.message for each in found)
+    assert ["`seedquota seed add` with the name" in each.cure for each in found] == [False, True]
 
 
 def test_a_certificate_is_named_two_weeks_before_it_ends() -> None:
@@ -119,9 +143,60 @@ def test_a_certificate_is_named_two_weeks_before_it_ends() -> None:
 
 def test_a_seed_that_is_lost_is_named_only_while_it_holds_something() -> None:
     lost = seed("us-1", "", AWAY, state="Lost")
-    assert findings.of_seeds([lost], {}) == []
+    assert findings.of_seeds([lost], {}, {}) == []
     held = {"us-1": {"a": findings.Held({"cpu": 10**9}, known=True)}}
-    assert [each.reason for each in findings.of_seeds([lost], held)] == ["Lost"]
+    assert [each.reason for each in findings.of_seeds([lost], held, {})] == ["Lost"]
+
+
+def test_a_cure_fits_how_the_master_reaches_a_seed_and_whose_machines_a_cluster_has() -> None:
+    def of_seed(place: findings.Place, reason: str) -> str:
+        bad = {"type": "Connected", "status": "False", "reason": reason, "message": ""}
+        (found,) = findings.of_seeds([seed("us-1", "", bad)], {}, {"us-1": place})
+        assert found.seed == "us-1"
+        return found.cure
+
+    assert "`seedquota seed add`" in of_seed("added", "Unauthorized")
+    for reason in cures.CURES[cures.SEED]:
+        assert "`seedquota seed add`" not in of_seed("by a kubeconfig of its own", reason)
+        assert "Secret that the message names" not in of_seed("in the master's cluster", reason)
+        assert "`seedquota seed add`" not in of_seed("in the master's cluster", reason)
+
+    def of_cluster(reason: str, **spec: object) -> str:
+        body = {"metadata": {"name": "c1", "namespace": "alpha"}, "spec": {"project": "alpha", **spec}}
+        bad = {"type": "Enforced", "status": "False", "reason": reason, "message": ""}
+        (found,) = findings.of_user_clusters([msgspec.convert({**body, "status": {"conditions": [bad]}}, UserCluster)])
+        return found.cure
+
+    assert "user-cluster.yaml" in of_cluster("WebhookMissing", kubeconfigSecretRef={"name": "c1"})
+    assert "seed-own-webhooks.yaml" in of_cluster("WebhookMissing")
+
+
+def test_cures_that_are_other_ones_somewhere_are_of_reasons_that_there_are() -> None:
+    for place in cures.OF_SEED.values():
+        assert place.keys() <= cures.CURES[cures.SEED].keys()
+    assert cures.OF_OWN_MACHINES.keys() <= cures.CURES[cures.USER_CLUSTER].keys()
+
+
+def test_a_cure_names_files_and_commands_that_there_are() -> None:
+    said = " ".join(
+        [
+            *(each for of_kind in cures.CURES.values() for each in of_kind.values()),
+            *(each for of_place in cures.OF_SEED.values() for each in of_place.values()),
+            *cures.OF_OWN_MACHINES.values(),
+            *cures.BY_CONDITION.values(),
+            *(each for name, each in vars(cures).items() if name.isupper() and isinstance(each, str)),
+        ]
+    )
+    files = set(re.findall(r"(?:charts|docs)/[\w/.-]*\w", said)) | {
+        f"charts/rbac/{name}" for name in re.findall(r"(?<![\w/.-])[\w-]+\.yaml", said)
+    }
+    assert len(files) > 8 and [each for each in files if not (ROOT / each).exists()] == []
+    commands = set(re.findall(r"`seedquota ([^`]+)`", said))
+    assert len(commands) > 3
+    for command in commands:
+        words = [word for word in command.split() if word != "NAME"]
+        known = completion.suggestions(parser(), [*words[: 2 if words[0] in ("seed", "uninstall") else 1], "--"])
+        assert known and {word for word in words if word.startswith("--")} <= set(known), command
 
 
 def rows_of_conditions() -> set[tuple[str, str]]:

@@ -98,11 +98,11 @@ def test_what_no_seed_was_asked_about_is_not_known_and_not_none() -> None:
     found = largest_and_last.known(ALPHA, Told())
     assert (found.consumers, found.denials) == (None, None)
     (said,) = found.not_known
-    assert said == "user clusters and denials on us-1, eu-1 and 3 more: name each seed with --kubeconfig FILE"
+    assert said == "user clusters and denials on us-1, eu-1 and 3 more: --seed NAME asks one, --all-seeds all of them"
     plain: Any = describe.plain(ALPHA, figures.of_quota(ALPHA), None, found)
     assert (plain["consumers"], plain["denials"], plain["notKnown"]) == (None, None, found.not_known)
     (said,) = largest_and_last.known(NEW, Told()).not_known
-    assert said == "user clusters and denials: name each seed with --kubeconfig FILE"
+    assert said == "user clusters and denials: --seed NAME asks one, --all-seeds all of them"
 
 
 def test_seeds_that_were_not_asked_are_named() -> None:
@@ -111,11 +111,12 @@ def test_seeds_that_were_not_asked_are_named() -> None:
 
     many = seeds(*(line(f"eu-{number}") for number in range(8)))
     assert said(many, "eu-0") == [
-        "user clusters and denials on eu-1, eu-2, eu-3, eu-4, eu-5 and 2 more: name each seed with --kubeconfig FILE"
+        "user clusters and denials on eu-1, eu-2, eu-3, eu-4, eu-5 and 2 more: --seed NAME asks one, --all-seeds all "
+        "of them"
     ]
     assert said(seeds(line("eu-1")), "eu-1") == []
     assert said(seeds(line("eu-1"), omitted=2), "eu-1", "us-1") == [
-        "user clusters and denials on 1 more seed: name each seed with --kubeconfig FILE"
+        "user clusters and denials on 1 more seed: --seed NAME asks one, --all-seeds all of them"
     ]
 
 

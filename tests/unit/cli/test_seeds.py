@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from common.kube.client.kubeconfig import Access
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["seed", "add", "eu-2", "--kubeconfig", "{}/none"], "none: kubeconfig file cannot be read: No such file"),
+        (["seed", "add", "eu-2", "--seed-kubeconfig", "{}/none"], "none: kubeconfig file cannot be read: No such file"),
         (["seed", "list"], "master: {}/master: kubeconfig file cannot be read"),
         (["seed", "drain", "eu-2", "--context", "x"], "master: {}/master: kubeconfig file cannot be read"),
         (["uninstall", "seed"], "seed: {}/master: kubeconfig file cannot be read"),
@@ -41,6 +42,8 @@ def test_a_kubeconfig_that_cannot_be_used_is_status_1_and_named(
     [
         ["seed"],
         ["seed", "add", "eu-2"],
+        ["seed", "add", "eu-2", "--kubeconfig", "eu-2.yaml"],
+        ["top", "--as", " "],
         ["uninstall"],
         ["uninstall", "seed", "--timeout=soon"],
         ["seeds"],
@@ -56,6 +59,10 @@ def test_flags_that_cannot_be_used_are_status_1(arguments: list[str]) -> None:
     assert ended.value.code == 1
 
 
+def options(**given: object) -> Namespace:
+    return Namespace(**{"kubeconfig": None, "context": None, "as_user": None, "as_groups": [], **given})
+
+
 async def test_a_pod_without_a_kubeconfig_uses_its_own_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def in_cluster(*, name: str, **_options: object) -> Cluster:
         return Cluster(Access("https://127.0.0.1:1"), name=f"the pod's {name}")
@@ -64,14 +71,14 @@ async def test_a_pod_without_a_kubeconfig_uses_its_own_cluster(tmp_path: Path, m
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     with pytest.raises(Failed, match="cannot be read"):
-        async with connected(None, None, "seed"):
+        async with connected(options(), "seed"):
             pass
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    async with connected(None, None, "seed") as cluster:
+    async with connected(options(), "seed") as cluster:
         assert cluster.name == "the pod's seed"
     for kubeconfig, context in ((f"{tmp_path}/none", None), (None, "x")):
         with pytest.raises(Failed, match="cannot be read"):
-            async with connected(kubeconfig, context, "seed"):
+            async with connected(options(kubeconfig=kubeconfig, context=context), "seed"):
                 pass
 
 

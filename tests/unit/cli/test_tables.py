@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from cli import denials, describe, figures, largest_and_last, reading, top
 from cli.doctor import findings, report, signs
+from cli.doctor.report import Report
 from cli.largest_and_last import Known, Told
 from cli.seeds.on_master import Held
 from common.api.types import AccountWait, UserCluster
@@ -124,14 +126,26 @@ def test_doctor_names_each_trouble_once_with_its_cure(width: str) -> None:
         quota(f"q-{number}", {"kind": "project", "name": "x"}, {"cpu": 1}, conditions=[STALE]) for number in range(4)
     ]
     found = [
-        *signs.leader("seedquota-master", None, NOW),
-        *findings.of_seeds(SEEDS, HELD),
+        *signs.leader("seedquota-master", [], NOW, everywhere=True),
+        *findings.of_seeds(SEEDS, HELD, {}),
         *findings.of_quotas([ALPHA, ANN, NEW, GPUS, *more]),
+    ]
+    on_seed = [
         *findings.of_user_clusters([msgspec.convert({**cluster, "status": {"conditions": [condition]}}, UserCluster)]),
         *signs.left_over(["ValidatingWebhookConfiguration seedquota"]),
     ]
-    made = report.Report(found, ["tokens of seeds: no right"], ["2 seeds", "8 quotas"])
-    same_as(f"doctor-{width}.txt", report.text(made, WIDTHS[width]), None)
+    certificates = ["when certificates end"]
+    reports = [
+        Report(found, ["tokens of seeds: no right"], Counter({"seed": 4, "quota": 8})),
+        Report(on_seed, ["the seed itself: no answer"], Counter({"user cluster": 1}), certificates, "us-1"),
+        *(Report([], ["the seed itself: no answer"], beyond=certificates, seed=f"eu-{number}") for number in range(4)),
+    ]
+    text = report.text(reports, WIDTHS[width])
+    same_as(f"doctor-{width}.txt", text, None)
+    whole = report.whole(reports)
+    assert [each.seed for each in whole.items].count("us-1") == 3
+    assert whole.not_checked[:2] == ["tokens of seeds: no right", "seed us-1: the seed itself: no answer"]
+    assert text.count("the seed itself") == 1, "what several seeds have in common is said once"
 
 
 def test_describe_says_how_a_selector_or_a_kind_that_is_misspelt_is_found() -> None:

@@ -168,7 +168,9 @@ def test_a_quota_that_is_not_there_is_answered_with_what_was_meant(named: str, s
 def test_a_seed_is_not_taken_for_the_master() -> None:
     copy = msgspec.structs.replace(ALPHA, metadata=msgspec.structs.replace(ALPHA.metadata, labels={UID_LABEL: "u"}))
     for named in ("project-alpha", "project/alpha", "no-such"):
-        with pytest.raises(Failed, match="https://master is a seed, and its quotas are copies: --context names"):
+        with pytest.raises(
+            Failed, match="https://master is a seed, and its quotas are copies: --kubeconfig and --context name"
+        ):
             one(Master([copy]), named)
 
 

@@ -380,8 +380,7 @@ async def test_a_kubeconfig_that_cannot_be_used_is_named_with_what_to_do(
     )
     assert await explain("00000000", "--kubeconfig", str(missing)) == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"seedquota: {missing}: kubeconfig file cannot be read: No such file or directory; ")
-    assert said.endswith("--kubeconfig names a seed's, --url an agent\n")
+    assert said == f"seedquota: seed: {missing}: kubeconfig file cannot be read: No such file or directory\n"
 
 
 def test_every_command_tells_its_version(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
