@@ -28,8 +28,8 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 _RESERVED = ("time", "level", "logger", "message", "exception", "stack")
 
 # What other people's code writes that must not be seen: aiohttp's access log has the paths that carry the webhook's
-# token, kubernetes_asyncio logs whole response bodies at DEBUG.
-_LEAST_LEVELS = {"aiohttp.access": logging.ERROR, "kubernetes_asyncio": logging.INFO}
+# token.
+_LEAST_LEVELS = {"aiohttp.access": logging.ERROR}
 
 _CAUSED_BY = ("caller", "cluster")
 _OF_CONNECTIONS = "asyncio"

@@ -1,82 +1,163 @@
-"""Credentials from an exec plugin or an identity provider, which kubernetes_asyncio runs or asks.
-
-That library loads a class for each of Kubernetes' types: half a second and 36 MB for whoever imports this.
-"""
+"""Credentials from the command that a kubeconfig names under `exec` (client.authentication.k8s.io), as client-go runs
+it."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
-import aiohttp
-from kubernetes_asyncio import config
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import ConfigException, kube_config
+import msgspec
 
 TIMEOUT = 30.0  # seconds
+MAX_OUTPUT = 1024 * 1024  # bytes
 
-_PATHS = ("client-certificate", "client-key", "tokenFile")
-
-# What a credential plugin, an identity provider and the library between fail with
-_ERRORS = (
-    ConfigException,
-    aiohttp.ClientError,
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    RuntimeError,
-)
+_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
 class PluginError(Exception):
     """It gave no credentials. The message goes on where "the plugin ..." begins, and holds nothing that it printed."""
 
 
-class Plugin:
-    """What a kubeconfig's user names under `exec` or `auth-provider`. `base` is where relative paths begin.
+class _Variable(msgspec.Struct):
+    name: str
+    value: str = ""
 
-    `certificate` and `key` are PEM, as the first authentication gave them; None where there are none.
+
+class _Exec(msgspec.Struct, rename="camel"):
+    command: str
+    api_version: str
+    args: list[str] | None = None
+    env: list[_Variable] | None = None
+    provide_cluster_info: bool = False
+    interactive_mode: Literal["Never", "IfAvailable", "Always"] = "IfAvailable"
+
+
+class _Status(msgspec.Struct, rename="camel"):
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+    expiration_timestamp: datetime | None = None
+
+
+class _Credential(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: Literal["ExecCredential"]
+    status: _Status
+
+
+class Plugin:
+    """`cluster` is what the command is told of the cluster if it asks for it. `base`: where relative paths begin.
+
+    `certificate` and `key` are PEM, as the first authentication gave them; None where there are none. Raises
+    PluginError.
     """
 
-    def __init__(self, server: str, user: Mapping[str, object], base: Path) -> None:
-        paths = {name: str(base / path) for name in _PATHS if isinstance(path := user.get(name), str)}
-        self._kubeconfig = {
-            "current-context": "it",
-            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "clusters": [{"name": "it", "cluster": {"server": server}}],
-            "users": [{"name": "it", "user": {**user, **paths}}],
-        }
+    def __init__(self, cluster: Mapping[str, object], spec: object, base: Path) -> None:
+        try:
+            self._spec = msgspec.convert(spec, _Exec)
+        except msgspec.ValidationError as error:
+            raise PluginError(f"cannot be run: {error}") from None
+        if self._spec.api_version not in _VERSIONS:
+            raise PluginError(f"cannot be run: its apiVersion is none of {', '.join(_VERSIONS)}")
+        self._cluster = cluster
+        self._base = base
+        self._last = _Status()
         self.certificate: bytes | None = None
         self.key: bytes | None = None
-        self._configuration = Configuration()
-        self._loader: kube_config.KubeConfigLoader | None = None  # it knows when its token expires
 
     async def authenticate(self) -> str | None:
-        """The Authorization header; None where there are certificates instead. Raises PluginError."""
+        """The Authorization header; None where there are certificates instead. It is asked again when that expires, or
+        each time if it says no time. Raises PluginError."""
+        expires = self._last.expiration_timestamp
+        if expires is None or expires <= datetime.now(UTC):
+            self._last = self._read(await self._run())
+            if self.certificate is None and self._last.client_certificate_data:
+                self.certificate = self._last.client_certificate_data.encode()
+                self.key = self._last.client_key_data.encode()
+        return f"Bearer {self._last.token}" if self._last.token else None
+
+    def _read(self, output: bytes) -> _Status:
+        try:
+            found = msgspec.json.decode(output, type=_Credential)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise PluginError("failed: what it printed is no ExecCredential") from None
+        status = found.status
+        if found.api_version != self._spec.api_version:
+            raise PluginError("failed: what it printed has another apiVersion than the kubeconfig")
+        if bool(status.client_certificate_data) != bool(status.client_key_data):
+            raise PluginError("failed: it gave only one of certificate and key")
+        if not status.token and not status.client_certificate_data:
+            raise PluginError("failed: it gave neither a token nor a certificate")
+        if status.expiration_timestamp is not None and status.expiration_timestamp.tzinfo is None:
+            raise PluginError("failed: its expirationTimestamp has no time zone")
+        return status
+
+    async def _run(self) -> bytes:
+        """What it printed. On a terminal it may ask, as its `interactiveMode` says."""
+        mode, terminal = self._spec.interactive_mode, sys.stdin is not None and sys.stdin.isatty()
+        if mode == "Always" and not terminal:
+            raise PluginError("cannot be run: it needs a terminal (interactiveMode: Always)")
+        interactive = terminal and mode != "Never"
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._command(),
+                *(self._spec.args or ()),
+                stdin=None if interactive else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=None if interactive else asyncio.subprocess.DEVNULL,
+                env={**os.environ, **self._told(interactive=interactive)},
+                start_new_session=not interactive,
+            )
+        except (OSError, ValueError) as error:
+            raise PluginError(f"cannot be run: {getattr(error, 'strerror', None) or type(error).__name__}") from None
         try:
             async with asyncio.timeout(TIMEOUT):
-                if self._loader is None:
-                    self._loader = await config.load_kube_config_from_dict(
-                        self._kubeconfig, client_configuration=self._configuration
-                    )
-                    self._read_certificates()
-                else:
-                    await self._loader.load_and_set(self._configuration)
-        except TimeoutError:
-            raise PluginError(f"gave no answer within {TIMEOUT:g} s") from None
-        except _ERRORS as error:
-            raise PluginError(f"failed ({type(error).__name__})") from None
-        finally:
-            # Certificates and keys are written to temporary files, which nothing documented removes before the end of
-            # the process. Nothing waits between there and here, so these are ours alone.
-            kube_config._cleanup_temp_files()
-        token = self._configuration.api_key.get("BearerToken")
-        return None if token is None else str(token)
+                output = await self._output(process)
+                status = await process.wait()
+        except BaseException as error:
+            await _end(process, group=not interactive)
+            if isinstance(error, TimeoutError):
+                raise PluginError(f"gave no answer within {TIMEOUT:g} s") from None
+            raise
+        if status != 0:
+            raise PluginError(f"failed with status {status}")
+        return output
 
-    def _read_certificates(self) -> None:
-        paths = (self._configuration.cert_file, self._configuration.key_file)
-        self.certificate, self.key = (None if path is None else Path(path).read_bytes() for path in paths)
+    async def _output(self, process: asyncio.subprocess.Process) -> bytes:
+        assert process.stdout is not None
+        found = b""
+        while part := await process.stdout.read(MAX_OUTPUT):
+            found += part
+            if len(found) > MAX_OUTPUT:
+                raise PluginError(f"failed: it printed more than {MAX_OUTPUT} bytes")
+        return found
+
+    def _command(self) -> str:
+        """A name is looked for in PATH. A path is relative to the kubeconfig."""
+        command = self._spec.command
+        return str(self._base.absolute() / command) if os.sep in command else command
+
+    def _told(self, *, interactive: bool) -> dict[str, str]:
+        spec: dict[str, object] = {"interactive": interactive}
+        if self._spec.provide_cluster_info:
+            spec["cluster"] = self._cluster
+        info = {"apiVersion": self._spec.api_version, "kind": "ExecCredential", "spec": spec}
+        given = {each.name: each.value for each in self._spec.env or ()}
+        return {**given, "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
+
+
+async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
+    """Also what it has started, which may keep its output open; unless it shares the terminal with us."""
+    with suppress(ProcessLookupError):
+        if group:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    await process.wait()

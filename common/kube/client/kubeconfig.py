@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from common.kube.client import bounded_pem, bounded_yaml
+from common.kube.client.exec_credentials import Plugin, PluginError
 from common.kube.client.networks import Networks
 from common.kube.client.tenant_hosts import TenantHosts
 from common.kube.client.tenant_threads import NotDoneError, TenantThreads
@@ -84,14 +85,16 @@ async def of_tenant(text: str, cluster: str, networks: Networks) -> Access:
 
 
 async def from_file(path: Path, context: str | None = None) -> Access:
-    """Reads the operator's own kubeconfig: file paths, exec plugins, auth providers, YAML anchors. Raises
+    """Reads the operator's own kubeconfig: file paths, exec plugins, YAML anchors. Raises
     InvalidKubeconfig."""
     try:
         text = await asyncio.to_thread(path.read_text)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidKubeconfig(f"kubeconfig file cannot be read: {_why(error)}") from None
     cluster, user = await asyncio.to_thread(_select, text, context, own=True)
-    if "exec" in user or "auth-provider" in user:
+    if "auth-provider" in user:
+        raise InvalidKubeconfig("user uses auth-provider, which is not supported: name a credential plugin under exec")
+    if "exec" in user:
         return await _plugin_access(cluster, user, path.parent)
     return await asyncio.to_thread(_static_access, text, context, path.parent)
 
@@ -181,10 +184,13 @@ def _static_access(text: str, context: str | None, base: Path | None) -> Access:
 
 
 async def _plugin_access(cluster: Mapping[str, object], user: Mapping[str, object], base: Path) -> Access:
-    from common.kube.client.exec_credentials import Plugin, PluginError  # noqa: PLC0415 (loads kubernetes_asyncio, which few need)
-
     server = _server(cluster, allow_http=False)
-    plugin = Plugin(server, user, base)
+    authority = await asyncio.to_thread(_data, cluster, "certificate-authority", base)
+    own = [await asyncio.to_thread(_data, user, name, base) for name in ("client-certificate", "client-key")]
+    try:
+        plugin = Plugin(_told(cluster, server, authority), user["exec"], base)
+    except PluginError as error:
+        raise InvalidKubeconfig(f"user's credential plugin {error}") from None
 
     async def authenticate() -> str | None:
         try:
@@ -194,13 +200,29 @@ async def _plugin_access(cluster: Mapping[str, object], user: Mapping[str, objec
         return None if token is None else _header(token)
 
     authorization = await authenticate()
+    certificate, key = (plugin.certificate, plugin.key) if plugin.certificate is not None else own
     return Access(
         server=server,
-        tls=await asyncio.to_thread(_plugin_tls, cluster, base, plugin.certificate, plugin.key),
+        tls=await asyncio.to_thread(_cluster_tls, cluster, base, authority, certificate, key),
         tls_server_name=_optional_text(cluster, "tls-server-name", "cluster"),
         authorization=authorization,
         refresh=authenticate,
     )
+
+
+def _told(cluster: Mapping[str, object], server: str, authority: bytes | None) -> dict[str, object]:
+    """Of the cluster, to a credential plugin that asks for it."""
+    told: dict[str, object] = {"server": server}
+    if authority is not None:
+        told["certificate-authority-data"] = base64.b64encode(authority).decode()
+    for name in ("tls-server-name", "insecure-skip-tls-verify"):
+        if cluster.get(name):
+            told[name] = cluster[name]
+    extensions = cluster.get("extensions")
+    for each in extensions if isinstance(extensions, list) else ():
+        if isinstance(each, Mapping) and each.get("name") == "client.authentication.k8s.io/exec":
+            told["config"] = each.get("extension")
+    return told
 
 
 def _select(text: str, context: str | None, *, own: bool) -> tuple[Mapping[str, object], Mapping[str, object]]:
@@ -325,12 +347,6 @@ def _checked(
         except bounded_pem.InvalidPem as error:
             raise InvalidKubeconfig(f"{name}-data {error}") from None
     return found[0], found[1], found[2]
-
-
-def _plugin_tls(
-    cluster: Mapping[str, object], base: Path, certificate: bytes | None, key: bytes | None
-) -> ssl.SSLContext:
-    return _cluster_tls(cluster, base, _data(cluster, "certificate-authority", base), certificate, key)
 
 
 def _cluster_tls(

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from common.kube.client import kubeconfig
+from common.kube.client import exec_credentials, kubeconfig
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
@@ -380,6 +380,81 @@ async def test_an_exec_plugin_that_fails_is_named_without_what_it_printed(tmp_pa
         assert SECRET not in str(error.value)
 
 
+async def asked(tmp_path, script, cluster=None, **spec):
+    """The kubeconfig's access, where its plugin is this script beside it."""
+    (tmp_path / "plugin").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "plugin").chmod(0o700)
+    named = {"apiVersion": "client.authentication.k8s.io/v1", "command": "./plugin", **spec}
+    (tmp_path / "config").write_text(yaml.safe_dump(config(cluster, {"exec": named})))
+    return await kubeconfig.from_file(tmp_path / "config")
+
+
+def said(**status):
+    return f"echo '{credential(**status)}'"
+
+
+async def test_an_exec_plugin_gets_its_arguments_its_environment_and_what_it_asks_of_the_cluster(authority, tmp_path):
+    cluster = {
+        "server": "https://127.0.0.1:6443",
+        "certificate-authority-data": b64(authority.pem),
+        "tls-server-name": "api.example",
+        "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "me"}}],
+    }
+    script = f'echo "$1 $2 $COLOUR" > {tmp_path}/arguments; printf %s "$KUBERNETES_EXEC_INFO" > {tmp_path}/info\n'
+    given = {"args": ["a b", "c"], "env": [{"name": "COLOUR", "value": "red"}]}
+    access = await asked(tmp_path, script + said(token=SECRET), cluster, provideClusterInfo=True, **given)
+    assert access.authorization == f"Bearer {SECRET}"
+    assert (tmp_path / "arguments").read_text() == "a b c red\n"
+    assert json.loads((tmp_path / "info").read_text()) == {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "spec": {
+            "interactive": False,
+            "cluster": {
+                **{key: value for key, value in cluster.items() if key != "extensions"},
+                "config": {"audience": "me"},
+            },
+        },
+    }
+    await asked(tmp_path, script + said(token=SECRET), cluster, **given)
+    assert json.loads((tmp_path / "info").read_text())["spec"] == {"interactive": False}
+
+
+async def test_an_exec_plugin_is_asked_again_when_its_token_has_expired(tmp_path):
+    script = f"echo ran >> {tmp_path}/runs\n" + said(token=SECRET, expirationTimestamp="2001-01-01T00:00:00Z")
+    access = await asked(tmp_path, script)
+    assert await access.refresh() == f"Bearer {SECRET}"
+    assert (tmp_path / "runs").read_text() == "ran\nran\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "spec", "why"),
+    [
+        (said(token="t"), {"apiVersion": "client.authentication.k8s.io/v1beta1"}, "another apiVersion"),
+        (said(token="t"), {"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "apiVersion is none of"),
+        (said(token="t"), {"interactiveMode": "Always"}, "needs a terminal"),
+        (said(token="t"), {"command": "./none"}, "cannot be run: No such file"),
+        (said(token="t"), {"command": 5}, "cannot be run: Expected `str`"),
+        (said(token="t", expirationTimestamp="2999-01-01T00:00:00"), {}, "no time zone"),
+        (said(clientCertificateData="c"), {}, "only one of certificate and key"),
+        (said(), {}, "neither a token nor a certificate"),
+        ("head -c 2000000 /dev/zero", {}, "more than 1048576 bytes"),
+        ("exec sleep 60", {}, "no answer within 1 s"),
+        ("sleep 60 & echo x", {}, "no answer within 1 s"),
+    ],
+)
+async def test_an_exec_plugin_that_cannot_be_used_says_why(script, spec, why, tmp_path, monkeypatch):
+    monkeypatch.setattr(exec_credentials, "TIMEOUT", 1.0)
+    with pytest.raises(InvalidKubeconfig, match=f"user's credential plugin .*{why}"):
+        await asked(tmp_path, script, **spec)
+
+
+async def test_an_auth_provider_is_refused_with_what_to_use_instead(tmp_path):
+    (tmp_path / "config").write_text(yaml.safe_dump(config(user={"auth-provider": {"name": "oidc"}})))
+    with pytest.raises(InvalidKubeconfig, match="auth-provider, which is not supported: name a credential plugin"):
+        await kubeconfig.from_file(tmp_path / "config")
+
+
 async def test_the_service_account_of_a_pod_is_used_and_its_token_read_again(authority, tmp_path, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(InvalidKubeconfig, match="service account cannot be used: Service host/port is not set"):
@@ -404,9 +479,8 @@ async def test_the_service_account_of_a_pod_is_used_and_its_token_read_again(aut
     assert await access.refresh() == "Bearer second"
 
 
-@pytest.mark.parametrize("library", ["kubernetes_asyncio", "redis"])
-def test_a_program_that_needs_no_plugin_and_no_redis_does_not_load_what_speaks_to_them(library):
-    script = f"import sys, master.__main__, seed.__main__; sys.exit('{library}' in sys.modules)"
+def test_a_program_that_needs_no_redis_does_not_load_what_speaks_to_it():
+    script = "import sys, master.__main__, seed.__main__; sys.exit('redis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
 
