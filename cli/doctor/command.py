@@ -87,8 +87,7 @@ async def _look(cluster: Cluster, options: argparse.Namespace, now: datetime) ->
         return [await _only_a_seed(cluster, "", options.namespace, now)]
     namespace = (masters.namespace(now) if masters is not None else "") or options.namespace
     chosen = fleet.chosen(options, seeds or []) if options.seeds else seeds or []
-    if seeds is not None:
-        await on_master.look(of_master, cluster, masters, chosen, namespace, now)
+    await on_master.look(of_master, cluster, masters, seeds, options.seeds, namespace, now)
     return [of_master, *await _of_seeds(cluster, chosen, [namespace, options.namespace], now, options.timeout)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -68,9 +68,13 @@ def of_quotas(quotas: Iterable[MasterQuota]) -> list[Finding]:
 
 
 def of_seeds(
-    seeds: Sequence[Seed], held: Mapping[str, Mapping[str, Held]] | None, places: Mapping[str, Place]
+    seeds: Sequence[Seed],
+    held: Mapping[str, Mapping[str, Held]] | None,
+    places: Mapping[str, Place],
+    known: Collection[str],
 ) -> list[Finding]:
-    """`held` is None where it cannot be read. A seed that is lost is not asked for anything."""
+    """`held` is None where it cannot be read. `known`: the names of all Seeds. A seed that is lost is not asked for
+    anything."""
     found: list[Finding] = []
     for seed in seeds:
         name, holds = f"seed {seed.metadata.name}", held_text(held, seed.metadata.name)
@@ -84,8 +88,7 @@ def of_seeds(
             away = each.condition.startswith("Connected=") and holds
             found.append(msgspec.structs.replace(each, message=f"{each.message}; it {holds}") if away else each)
     found = [msgspec.structs.replace(each, seed=each.names[0].removeprefix("seed ")) for each in found]
-    known = {seed.metadata.name for seed in seeds}
-    for gone in sorted((held or {}).keys() - known):
+    for gone in sorted((held or {}).keys() - set(known)):
         message = f"its Seed was deleted, and it {held_text(held, gone)}"
         found.append(Finding(cures.SEED, [f"seed {gone}"], "", "Gone", message, cures.HELD_BY_NOBODY))
     return found

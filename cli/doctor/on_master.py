@@ -32,25 +32,41 @@ class _Kubeconfig(msgspec.Struct, frozen=True):
 
 
 async def look(
-    report: Report, master: Cluster, leases: Leases | None, seeds: Sequence[Seed], namespace: str, now: datetime
+    report: Report,
+    master: Cluster,
+    leases: Leases | None,
+    seeds: Sequence[Seed] | None,
+    named: Sequence[str],
+    namespace: str,
+    now: datetime,
 ) -> None:
-    """`leases` is None where they cannot be read. `namespace`: of the master."""
+    """`leases` and `seeds` are None where they cannot be read. `named`: the seeds to look at; none: all of them.
+    `namespace`: of the master."""
     if leases is not None:
         report.findings += signs.leader(MASTER, leases.found, now, everywhere=leases.everywhere)
+    if seeds is not None:
+        await _seeds(report, master, seeds, named, namespace, now)
+    async with report.part("quotas"):
+        quotas = await reading.every(master, MASTER_QUOTAS)
+        report.looked_at["quota"] += len(quotas)
+        report.findings += findings.of_quotas(quotas)
+
+
+async def _seeds(
+    report: Report, master: Cluster, seeds: Sequence[Seed], named: Sequence[str], namespace: str, now: datetime
+) -> None:
+    chosen = [each for each in seeds if not named or each.metadata.name in named]
     held = None
     async with report.part("what seeds hold"):
         held = await on_master.held(master, namespace)
     kubeconfigs: dict[str, _Kubeconfig] = {}
     async with report.part("tokens of seeds"):
-        kubeconfigs = await _kubeconfigs(master, namespace, seeds)
-    places = {each.metadata.name: _place(each, kubeconfigs.get(each.metadata.name)) for each in seeds}
-    report.looked_at["seed"] += len(seeds)
-    report.findings += findings.of_seeds(seeds, held, places)
+        kubeconfigs = await _kubeconfigs(master, namespace, chosen)
+    places = {each.metadata.name: _place(each, kubeconfigs.get(each.metadata.name)) for each in chosen}
+    report.looked_at["seed"] += len(chosen)
+    known = {each.metadata.name for each in seeds}
+    report.findings += findings.of_seeds(chosen, held, places, known)
     report.findings += signs.tokens({name: each.text for name, each in kubeconfigs.items()}, places, now)
-    async with report.part("quotas"):
-        quotas = await reading.every(master, MASTER_QUOTAS)
-        report.looked_at["quota"] += len(quotas)
-        report.findings += findings.of_quotas(quotas)
 
 
 async def _kubeconfigs(master: Cluster, namespace: str, seeds: Sequence[Seed]) -> dict[str, _Kubeconfig]:

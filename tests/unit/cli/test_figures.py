@@ -143,15 +143,17 @@ def test_a_certificate_is_named_two_weeks_before_it_ends() -> None:
 
 def test_a_seed_that_is_lost_is_named_only_while_it_holds_something() -> None:
     lost = seed("us-1", "", AWAY, state="Lost")
-    assert findings.of_seeds([lost], {}, {}) == []
+    assert findings.of_seeds([lost], {}, {}, ["us-1"]) == []
     held = {"us-1": {"a": findings.Held({"cpu": 10**9}, known=True)}}
-    assert [each.reason for each in findings.of_seeds([lost], held, {})] == ["Lost"]
+    assert [each.reason for each in findings.of_seeds([lost], held, {}, ["us-1"])] == ["Lost"]
+    assert findings.of_seeds([], held, {}, ["us-1"]) == [], "it was not chosen, and is there"
+    assert [each.reason for each in findings.of_seeds([], held, {}, [])] == ["Gone"]
 
 
 def test_a_cure_fits_how_the_master_reaches_a_seed_and_whose_machines_a_cluster_has() -> None:
     def of_seed(place: findings.Place, reason: str) -> str:
         bad = {"type": "Connected", "status": "False", "reason": reason, "message": ""}
-        (found,) = findings.of_seeds([seed("us-1", "", bad)], {}, {"us-1": place})
+        (found,) = findings.of_seeds([seed("us-1", "", bad)], {}, {"us-1": place}, ["us-1"])
         assert found.seed == "us-1"
         return found.cure
 

@@ -127,7 +127,7 @@ def test_doctor_names_each_trouble_once_with_its_cure(width: str) -> None:
     ]
     found = [
         *signs.leader("seedquota-master", [], NOW, everywhere=True),
-        *findings.of_seeds(SEEDS, HELD, {}),
+        *findings.of_seeds(SEEDS, HELD, {}, [each.metadata.name for each in SEEDS]),
         *findings.of_quotas([ALPHA, ANN, NEW, GPUS, *more]),
     ]
     on_seed = [
