@@ -78,6 +78,7 @@ CURES = {
         "WebhookContested": "find in that API server's audit log who changes the webhook configuration",
         "UsageNotAdmitted": _UNADMITTED,
         "MachinesUnreadable": "find out who creates so many Machines, and delete what is not needed",
+        "ObjectsUnreadable": "repair or delete the objects that the message names",
         "APITakenOver": _TAKEN_OVER,
         "NotServing": _REPAIR_WEBHOOK,
         "CertificateInvalid": _REPAIR_WEBHOOK,

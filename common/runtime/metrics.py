@@ -51,6 +51,11 @@ _REFUSED_ANSWERS = Counter(
     "Answers of Kubernetes API servers that were not taken, by what was wrong with them.",
     ["server", "reason"],
 )
+_MALFORMED = Gauge(
+    "seedquota_malformed_objects",
+    "Objects that an API server has and that cannot be read. They count with what was last known of them.",
+    ["server", "resource"],
+)
 _LONGEST_STALL = Gauge(
     "seedquota_event_loop_longest_stall_seconds",
     "Longest time in the last one to two minutes for which the event loop did nothing else than one piece of work.",
@@ -144,3 +149,10 @@ def _request_counter(verb: str, plural: str, status: int) -> Counter:
 @lru_cache(maxsize=64)
 def _request_seconds(verb: str) -> Histogram:
     return _REQUEST_SECONDS.labels(verb)
+
+
+def malformed_objects(server: str, resource: str, count: int) -> None:
+    if count:
+        _MALFORMED.labels(server, resource).set(count)
+    else:
+        _MALFORMED.remove_by_labels({"server": server, "resource": resource})

@@ -9,7 +9,7 @@ from common.quota import resources
 from common.quota.account import Account
 from common.quota.escrow import Report
 from seed.cache.source_keys import shown
-from seed.usage.source import NOT_LISTED, Problem, UsageSource
+from seed.usage.source import KEPT_IN_PART, NOT_LISTED, Problem, UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 BUSY_INTERVAL = 0.25  # ... under load: each costs two API servers as much as several Machines
@@ -85,7 +85,7 @@ def stale_source(
         source=shown(source.key),
         seconds=int(now - since) // STALE_STEP * STALE_STEP,
         never_counted=not source.counted and source.key not in account.used,
-        not_listed=problem.message[:MAX_TEXT] if problem.reason == NOT_LISTED else "",
+        not_listed=problem.message[:MAX_TEXT] if problem.reason in KEPT_IN_PART else "",
     )
 
 

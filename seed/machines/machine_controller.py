@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from common.kube.client.meta import Object, ObjectMeta
-from common.kube.client.resource import Resource
+from common.kube.client.resource import Broken, Resource
 
 GROUP = "cluster.k8s.io"
 VERSION = "v1alpha1"
@@ -63,6 +63,12 @@ class MachineSpec(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
         msgspec.structs.force_setattr(self, "provider_spec", kept)
 
 
+class UnreadSpec(MachineSpec, frozen=True):
+    """Of a Machine that cannot be read."""
+
+    error: str = ""
+
+
 @lru_cache(maxsize=SHARED_SPECS)
 def _shared_text(text: str) -> str:
     return text
@@ -93,6 +99,11 @@ class Machine(Object, kw_only=True, frozen=True):
         stamp = self.metadata.annotations.get(FOOTPRINT_ANNOTATION)
         if stamp is not None and len(stamp) <= SHARED_BYTES:
             self.metadata.annotations[FOOTPRINT_ANNOTATION] = _shared_text(stamp)
+
+
+def unread(broken: Broken) -> Machine:
+    """Stands for one that cannot be read: it is there, and what it takes is not known."""
+    return Machine(metadata=broken.metadata, spec=UnreadSpec(error=broken.error))
 
 
 def weigh(machine: Machine) -> int:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from common.kube.controller.reflector import Reflector
-from seed.usage.source import NOT_LISTED, ListBarrier, Problem, reason_of
+from seed.usage.source import NOT_LISTED, UNREADABLE, ListBarrier, Problem, reason_of
 
 
 class Lists(ListBarrier, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class SharedInformers(ABC):
                 problem = Problem(reason, reflector.error)
                 break
             if reflector.untaken is not None:
-                problem = Problem(reason_of(200), reflector.untaken)
+                problem = Problem(UNREADABLE, reflector.untaken)
         if problem is None:
             self.lost_at = None
         elif self.lost_at is None:
@@ -123,7 +123,7 @@ class SharedInformerSource:
         if self._caches.problem is not None or not self._untaken:
             return self._caches.problem
         first = next(iter(self._untaken.values()))
-        return Problem(reason_of(200), f"{len(self._untaken)} objects cannot be counted, such as {first}")
+        return Problem(UNREADABLE, f"{len(self._untaken)} objects cannot be counted, such as {first}")
 
     @property
     def lost_at(self) -> float | None:

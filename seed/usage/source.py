@@ -16,6 +16,9 @@ from seed.usage.unadmitted import Unadmitted
 
 MAX_REMEMBERED = 20_000  # deleted objects of a source whose reservation may still turn up
 NOT_LISTED = "ResourceNotListed"  # the reason of a source that can be reached, and of which something cannot be listed
+UNREADABLE = "ObjectsUnreadable"  # ... of which some objects cannot be read or counted
+TOO_MUCH = "MachinesUnreadable"  # ... whose list is too large, or is none
+KEPT_IN_PART = (NOT_LISTED, UNREADABLE, TOO_MUCH)
 
 
 class Taken(Enum):
@@ -163,7 +166,7 @@ class KnownAccounts(Protocol):
 def reason_of(status: int) -> str:
     match status:
         case 200:
-            return "MachinesUnreadable"
+            return TOO_MUCH
         case 401 | 403:
             return "Unauthorized"
         case 404:

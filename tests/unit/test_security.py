@@ -77,6 +77,9 @@ COUNTED_PODS = "unit/seed/kinds/namespaces/evaluators/test_pods.py"
 PROMISE_TOTALS = "unit/seed/kinds/namespaces/test_promise_totals.py"
 
 ISOLATION = "unit/seed/test_isolation.py"
+REFLECTOR = "unit/common/kube/controller/test_reflector.py"
+SOURCE = "unit/seed/kinds/machines/test_source.py"
+UNSIZED = "unit/seed/usage/test_unsized.py"
 SPINNING = "unit/common/kube/controller/test_spinning.py"
 
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
@@ -143,6 +146,14 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{DEEP}::test_text_that_is_no_utf_8_is_malformed_wherever_it_stands",
         f"{API_CLIENT}::test_a_list_that_is_no_utf_8_is_malformed",
         f"{API_CLIENT}::test_whatever_is_wrong_with_an_answer_is_an_error_of_the_api",
+    ),
+    "a Machine or a pod is changed so that it cannot be read": (
+        f"{REFLECTOR}::test_what_was_never_read_stands_for_itself_until_it_is_read_or_gone",
+        f"{REFLECTOR}::test_a_list_in_which_nobody_can_tell_what_is_missing_takes_nothing_away",
+        f"{SOURCE}::test_a_machine_that_cannot_be_read_counts_with_what_was_known_and_is_named",
+        f"{UNSIZED}::test_a_new_leader_keeps_what_it_cannot_read",
+        f"{UNSIZED}::test_a_new_leader_keeps_what_it_cannot_read_in_namespaces",
+        f"{OBJECTS}::test_an_object_that_cannot_be_read_is_unknown_and_not_nothing",
     ),
     "A tenant who is cluster admin of a user cluster labels namespaces there": (
         f"{NAMESPACES}::test_a_namespace_is_in_every_quota_that_selects_it_in_a_cluster_that_takes_part",

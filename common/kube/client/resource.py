@@ -63,6 +63,12 @@ class Broken:
     resource_version: str
     error: str
 
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Which one it is. It has no resourceVersion: whatever can be read of it later is newer."""
+        namespace, _, name = self.key.rpartition("/")
+        return ObjectMeta(name=name, namespace=namespace, uid=self.uid)
+
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
@@ -71,6 +77,10 @@ class Listing(Generic[T]):
     items: list[T]
     resource_version: str
     broken: list[Broken] = field(default_factory=list)
+
+    def may_hide(self, uid: str) -> bool:
+        """Whether the object with this uid may be one of those that cannot be read."""
+        return any(broken.uid in ("", uid) for broken in self.broken)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Generic
 
 from common.kube.client.api_client import BROKEN, Cluster
-from common.kube.client.bounds import MAX_BROKEN
 from common.kube.client.errors import ApiError, Gone, TooMany
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
+from common.kube.controller.malformed import MalformedObjects
 from common.kube.controller.store import Change, IndexFunction, Store, T
 from common.runtime.pieces import in_pieces
 from common.runtime.unexpected import contained
@@ -59,8 +59,10 @@ class Reflector(Generic[T]):
     Lists are consistent, never from a cache that may lag. The store is replaced at once when a list is complete; then
     come the changes that it brought, then `synced`. An object deleted and made again under its name is two changes.
     Nothing that had happened by `proven_at` is missing in it, as far as the API server's own cache follows its etcd.
-    A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other. Nor does
-    one for which `on_change` failed: it is called again for that after each watch, and `untaken` says so until then.
+    A malformed object keeps its last good version in the store, is named in `malformed`, and stops no other. Without a
+    good version, what `unread` makes of it stands there. One whose name or uid cannot be read makes a list malformed:
+    nobody knows which one is missing in it. One for which `on_change` failed stops no other either: it is called again
+    for that after each watch. `untaken` names both until then.
 
     `indexes` must be pure functions that do not raise. `on_change` runs on the event loop and must not block. So does
     `on_state`, which is called after each list that is complete, and whenever `error` or `untaken` has become another.
@@ -78,6 +80,7 @@ class Reflector(Generic[T]):
         on_change: Callable[[Change[T]], None] | None = None,
         on_state: Callable[[], None] = lambda: None,
         known: Iterable[T] = (),
+        unread: Callable[[Broken], T] | None = None,
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> None:
         """`known`: what `on_change` was called for before: the first list brings what differs from it."""
@@ -90,7 +93,7 @@ class Reflector(Generic[T]):
         self.last_contact: float | None = None  # time.monotonic() of the last list, event or bookmark
         self.proven_at = float("-inf")  # time.monotonic() before what proved it was asked for
         self.version = ""  # the resourceVersion as of which the store is
-        self.malformed: dict[str, str] = {}  # error by key
+        self.malformed = MalformedObjects(cluster.name, resource.plural)
         # By key and uid: for which changes `on_change` failed last, and why.
         self._untaken: dict[tuple[str, str], tuple[Change[T], str]] = {}
         self._weight = 0  # of what is in the store
@@ -103,6 +106,7 @@ class Reflector(Generic[T]):
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._on_change = on_change
+        self._unread = unread
         self._on_state = on_state
         self._watch_seconds = watch_seconds
         self._version = ""  # where the watch goes on; empty: a list is needed
@@ -128,9 +132,9 @@ class Reflector(Generic[T]):
 
     @property
     def untaken(self) -> str | None:
-        """Why `on_change` has not taken all objects of the store; None: it has."""
+        """Which objects cannot be read, or were not taken by `on_change`, and why; None: there is none."""
         if not self._untaken:
-            return None
+            return self.malformed.text
         (key, _), (_, error) = next(iter(self._untaken.items()))
         return f"{len(self._untaken)} {self._resource.plural} cannot be taken in, such as {key}: {error}"
 
@@ -188,6 +192,7 @@ class Reflector(Generic[T]):
                 await self._back_off(failures, problem, level)
         finally:
             self.state = State.STOPPED
+            self.malformed.clear()
 
     async def _back_off(self, failures: int, problem: str, level: int) -> None:
         self.state = State.BACKOFF
@@ -239,14 +244,15 @@ class Reflector(Generic[T]):
             raise self._cluster.refused(TooMany(f"more than {MAX_OBJECTS} {self._resource.plural}"))
         before = {obj.metadata.key: obj for obj in self.store.values()}
         after = {obj.metadata.key: obj for obj in listing.items}
-        self._forget_malformed(listing.broken)
+        self.malformed.keep(listing.broken)
         for broken in listing.broken:
+            self.malformed.add(broken)
             last_good = before.get(broken.key)
             if last_good is not None and last_good.metadata.uid == broken.uid:
                 after[broken.key] = last_good
+            elif self._unread is not None:
+                after[broken.key] = self._unread(broken)
         self.store._replace(after)
-        for broken in listing.broken:
-            self._note_malformed(broken)
         weight = 0
         async for key, new in in_pieces(after.items()):
             weight += self._weigh(new)
@@ -313,37 +319,41 @@ class Reflector(Generic[T]):
             self._apply_broken(event.type, event.broken)
         elif event.object is not None:
             key = event.object.metadata.key
-            if self.malformed:
-                self.malformed.pop(key, None)
+            if self.malformed and self.malformed.discard(key):
+                self._on_state()
             if event.type == "DELETED":
                 self._drop(key)
             else:
-                if len(self.store) >= MAX_OBJECTS and key not in self.store:
-                    raise self._cluster.refused(TooMany(f"more than {MAX_OBJECTS} {self._resource.plural}"))
-                old = self.store.get(key)
-                weight = self._weight + self._weigh(event.object) - (self._weigh(old) if old is not None else 0)
-                if weight > self._weight:
-                    self._bound(weight)
-                self._weight = weight
-                self.store._set(key, event.object)
-                self._tell(old, event.object)
+                self._put(event.object)
         if event.resource_version:
             self._version = self.version = event.resource_version
 
     def _apply_broken(self, event_type: str, broken: Broken) -> None:
-        if event_type == "DELETED":
-            self.malformed.pop(broken.key, None)
-            self._drop(broken.key)
-            return
-        if broken.key not in self.malformed:
-            if len(self.malformed) >= MAX_BROKEN:
-                what = f"more than {MAX_BROKEN} {self._resource.plural} cannot be read"
-                raise self._cluster.refused(TooMany(what))
+        if self.malformed.add(broken):
             self._bound(self._weight)
-        last_good = self.store.get(broken.key)
-        if last_good is not None and last_good.metadata.uid != broken.uid:
+            self._on_state()
+        if event_type == "DELETED":
+            self.malformed.discard(broken.key)
             self._drop(broken.key)
-        self._note_malformed(broken)
+            self._on_state()
+            return
+        last_good = self.store.get(broken.key)
+        if last_good is None or last_good.metadata.uid != broken.uid:
+            self._drop(broken.key)
+            if self._unread is not None:
+                self._put(self._unread(broken))
+
+    def _put(self, new: T) -> None:
+        key = new.metadata.key
+        if len(self.store) >= MAX_OBJECTS and key not in self.store:
+            raise self._cluster.refused(TooMany(f"more than {MAX_OBJECTS} {self._resource.plural}"))
+        old = self.store.get(key)
+        weight = self._weight + self._weigh(new) - (self._weigh(old) if old is not None else 0)
+        if weight > self._weight:
+            self._bound(weight)
+        self._weight = weight
+        self.store._set(key, new)
+        self._tell(old, new)
 
     def _drop(self, key: str) -> None:
         old = self.store._remove(key)
@@ -359,17 +369,6 @@ class Reflector(Generic[T]):
         most = self._resource.most
         if most is not None and weight + BROKEN * len(self.malformed) > most:
             raise self._cluster.refused(TooMany(f"its {self._resource.plural} take more than {most // 2**20} MiB"))
-
-    def _note_malformed(self, broken: Broken) -> None:
-        if self.malformed.get(broken.key) != broken.error:
-            self.malformed[broken.key] = broken.error
-            facts = {**self._facts, "object": broken.key, "error": broken.error}
-            log.warning("malformed object", extra=facts)
-
-    def _forget_malformed(self, still: list[Broken]) -> None:
-        remaining = {broken.key for broken in still}
-        for key in [key for key in self.malformed if key not in remaining]:
-            del self.malformed[key]
 
     def _tell(self, old: T | None, new: T | None) -> None:
         if self._on_change is None:

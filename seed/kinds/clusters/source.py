@@ -132,7 +132,7 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
                 await self._served.check_unserved(kind.crd)
                 continue
             listing = await self._cluster.list(resource, namespace or None, field_selector=by_name(name))
-            if any(broken.uid == uid for broken in listing.broken):
+            if listing.may_hide(uid):
                 raise Malformed(200, "Malformed", f"{resource.kind} {namespaced_name} cannot be read")
             for found in listing.items:
                 if found.metadata.uid == uid:

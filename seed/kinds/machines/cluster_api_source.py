@@ -239,7 +239,7 @@ class ClusterApiInformers(SharedInformers):
             if resource is None:
                 continue
             listing = await self._cluster.list(resource, namespace, field_selector=by_name(name))
-            if any(broken.uid == uid for broken in listing.broken):
+            if listing.may_hide(uid):
                 raise Malformed(200, "Malformed", f"{resource.kind} {namespaced_name} cannot be read")
             for found in listing.items:
                 if found.metadata.uid == uid:

@@ -29,12 +29,12 @@ from seed.cache.consumer import consumer_of
 from seed.kinds.machines.machine_api import TAKEN_OVER, MachineApi
 from seed.kinds.machines.size_backfill import SizeBackfill
 from seed.kinds.machines.totals import MachineTotals
-from seed.machines.machine_controller import MACHINES, Machine
-from seed.providers.size import Footprint
+from seed.machines.machine_controller import MACHINES, Machine, UnreadSpec, unread
+from seed.providers.size import Footprint, NotSized
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp import spec_hash
 from seed.sizing.stamp_audit import Drift, audit
-from seed.usage.source import Generation, ListBarrier, Problem, Taken, reason_of
+from seed.usage.source import UNREADABLE, Generation, ListBarrier, Problem, Taken, reason_of
 from seed.usage.unadmitted import Unadmitted
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Source:
             raise Unavailable(0, "Unavailable", f"source {self.key} is not connected")
         namespace, name = namespaced_name.split("/", 1)
         listing = await cluster.list(MACHINES, namespace, field_selector=by_name(name))
-        if any(broken.uid == uid for broken in listing.broken):
+        if listing.may_hide(uid):
             raise Malformed(200, "Malformed", f"source {self.key}: {namespaced_name} cannot be read")
         missing = Taken.TAKEN if listing.items else None
         return next((found.metadata.generation for found in listing.items if found.metadata.uid == uid), missing)
@@ -310,7 +310,7 @@ class Source:
             if self.totals is totals:
                 self._on_change(self, freed)
 
-        reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=changed)
+        reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=changed, unread=unread)
         self._connections += 1
         self._following = reflector
         running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
@@ -371,6 +371,8 @@ class Source:
             self._on_change(self, any(freed))
 
     def _counted(self, machine: Machine) -> Footprint:
+        if isinstance(machine.spec, UnreadSpec):
+            raise NotSized("", f"the Machine cannot be read: {machine.spec.error}")
         return self.drift.counted(machine, self._sizing.counted(self.uid, machine))
 
     async def _first_list(self, reflector: Reflector[Machine]) -> None:
@@ -379,7 +381,7 @@ class Source:
 
     def _judge(self, reflector: Reflector[Machine]) -> None:
         if reflector.error is None and reflector.untaken is not None:
-            self._fail(Problem(reason_of(200), reflector.untaken))
+            self._fail(Problem(UNREADABLE, reflector.untaken))
         elif reflector.error is None:
             if reflector.synced.is_set() and (self._problem is not None or self.lost_at is not None):
                 self._problem, self.lost_at = None, None

@@ -14,6 +14,7 @@ from typing import Any
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed, Unavailable
+from common.kube.client.meta import Object
 from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
@@ -26,7 +27,7 @@ from seed.cache.source_keys import generation_of
 from seed.kinds.namespaces.cache import NAMESPACES, Namespace
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
-from seed.kinds.namespaces.kind_informer import KindInformer, find_kind
+from seed.kinds.namespaces.kind_informer import KindInformer, Unread, find_kind
 from seed.kinds.namespaces.promise_totals import totals_of
 from seed.usage.source import NOT_LISTED, Generation, Problem, Taken
 
@@ -192,7 +193,7 @@ class ClusterObjects:
                 return None
             raise Unavailable(0, "Unavailable", f"{kind} are not served: what is there cannot be told")
         listing = await self._cluster.list(resource, namespace, field_selector=by_name(name))
-        if any(broken.uid == uid for broken in listing.broken):
+        if listing.may_hide(uid):
             raise Malformed(200, "Malformed", f"{kind} {namespace}/{name} cannot be read")
         found = next((each for each in listing.items if each.metadata.uid == uid), None)
         if found is None:
@@ -285,6 +286,8 @@ class ClusterObjects:
     def _taken(self, counting: QuotaNamespaces, kind: GroupResource, subject: Any) -> tuple[bool, bool]:
         evaluator, now = evaluator_of(kind), self._clock()
         assert evaluator is not None, "what nothing counts is not followed"
+        if isinstance(subject, Unread) and evaluator.type is not Object:  # of which the number is all that counts
+            return counting.totals.put_unread(subject)
         ends = evaluator.released_at(subject)
         if ends is not None and ends >= now and self._awaited.get(subject.metadata.uid) != ends:
             self._awaited[subject.metadata.uid] = ends
@@ -321,6 +324,8 @@ def _problem(resource: str, error: str | None, status: int) -> Problem | None:
         return None
     if status == 0:
         return Problem(UNREACHABLE, error[:MOST_TEXT])
+    if status == 200:
+        return Problem(NOT_LISTED, f"{resource} cannot be counted: {error[:MOST_TEXT]}")
     text = f"{resource} cannot be listed: {error[:MOST_TEXT]}"
     rights = RIGHTS_OF_SECRETS if resource in ("secrets", "configmaps") else RIGHTS
     return Problem(NOT_LISTED, f"{text}; {rights}" if status in (401, 403) else text)

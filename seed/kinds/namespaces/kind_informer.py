@@ -81,6 +81,10 @@ class CountedQuota(CoreQuota, frozen=True, kw_only=True):
     metadata: _NumberedMeta
 
 
+class Unread(Object, frozen=True, kw_only=True):
+    """Stands for an object that cannot be read: it is there, and what it uses is not known."""
+
+
 _TYPES: dict[type[Object], type[Object]] = {Object: Numbered, Pod: CountedPod, CoreQuota: CountedQuota}
 
 
@@ -246,6 +250,7 @@ class KindInformer:
             on_change=self._on_change,
             on_state=self._followed,
             known=before.store.values() if before is not None else (),
+            unread=lambda broken: Unread(metadata=broken.metadata),
         )
         log.info("kind is counted", extra={"cluster": self._cluster.name, "kind": str(self.resource)})
         running = asyncio.create_task(reflector.run(), name=f"{self.resource} of {self._cluster.name}")

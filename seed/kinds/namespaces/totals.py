@@ -29,12 +29,12 @@ class _Counted(msgspec.Struct, frozen=True):
 class ObjectTotals:
     """Kept up to date change by change: `put`, `remove`, `leave`. `by_namespace`: what of it each namespace uses."""
 
-    guessed: Mapping[str, ResourceList] = {}
-    line = None
     unadmitted = None
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
+        self.line = object()
+        self.guessed: dict[str, ResourceList] = {}  # by uid: nothing of what cannot be read, and was never counted here
         self.used: dict[str, int] = {}
         self.by_namespace: dict[str, dict[str, int]] = {}
         self._objects: dict[str, _Counted] = {}  # by uid
@@ -54,6 +54,7 @@ class ObjectTotals:
         self._objects[uid] = after
         self._uids.setdefault(namespace, set()).add(uid)
         self._gone.pop(uid, None)  # a backup brought it back
+        self.guessed.pop(uid, None)
         if before is None:
             self._moved(namespace, {}, after.used)
             return True, False
@@ -62,18 +63,28 @@ class ObjectTotals:
         self._moved(namespace, before.used, after.used)
         return True, any(after.used.get(name, 0) < amount for name, amount in before.used.items())
 
+    def put_unread(self, subject: Object) -> tuple[bool, bool]:
+        """As `put`, of one of which nothing but its name is known."""
+        uid, namespace = subject.metadata.uid, subject.metadata.namespace
+        self._objects[uid] = _Counted(namespace, 0, {})
+        self._uids.setdefault(namespace, set()).add(uid)
+        self._gone.pop(uid, None)
+        self.guessed[uid] = {}
+        return True, False
+
     def remove(self, uid: str) -> bool:
         """True if something became free."""
         gone = self._objects.pop(uid, None)
         if gone is None:
             return False
+        guessed = self.guessed.pop(uid, None)
         uids = self._uids[gone.namespace]
         uids.discard(uid)
         if not uids:
             del self._uids[gone.namespace]
         self._gone.keep(uid, None, MAX_GONE)
         self._moved(gone.namespace, gone.used, {})
-        return any(gone.used.values())
+        return guessed is not None or any(gone.used.values())
 
     def leave(self, namespace: str) -> None:
         """The namespace is not counted any more, with all that it has."""
@@ -84,7 +95,8 @@ class ObjectTotals:
         return self.used
 
     def seen(self, reservations: Iterable[str]) -> dict[str, int]:
-        return {uid: self._objects[uid].generation for uid in reservations if uid in self._objects}
+        objects, guessed = self._objects, self.guessed
+        return {uid: objects[uid].generation for uid in reservations if uid in objects and uid not in guessed}
 
     def gone(self, reservations: Iterable[str]) -> set[str]:
         return {uid for uid in reservations if uid in self._gone}

@@ -179,7 +179,7 @@ async def test_a_machine_that_cannot_be_taken_in_stops_no_other_and_its_source_i
         await eventually(lambda: there.source.totals.used.get("cpu") == nanos("cpu=16")["cpu"])
         await eventually(lambda: there.source.problem is not None)
         assert there.source.problem is not None
-        assert there.source.problem.reason == "MachinesUnreadable"
+        assert there.source.problem.reason == "ObjectsUnreadable"
         assert there.source.problem.message.startswith("1 machines cannot be taken in, such as alpha/poison: ")
         assert there.source.lost_at is not None
         poison.clear()

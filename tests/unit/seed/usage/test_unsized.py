@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from common.kube.client.meta import ObjectMeta
+from common.kube.client.resource import Broken
 from common.kube.controller.store import Change
 from common.quota.account import Reservation
 from seed.kinds.machines.totals import MachineTotals
+from seed.kinds.namespaces.evaluators.namespaced import Terms
+from seed.kinds.namespaces.evaluators.pods import EVALUATOR, Pod
+from seed.kinds.namespaces.kind_informer import Unread
+from seed.kinds.namespaces.totals import ObjectTotals
+from seed.machines.machine_controller import unread
 from seed.usage import unsized
 from tests.unit.seed.kinds.machines.test_totals import machine
 from tests.unit.seed_world import nanos
@@ -106,3 +115,34 @@ def test_a_new_connection_changes_nothing() -> None:
     after = totals(before, a=None, b=None)  # which is known from before
     assert after.line is before.line
     assert cpu(unsized.then(rest, {}, after), after) == (40, 2)
+
+
+def test_a_new_leader_keeps_what_it_cannot_read() -> None:
+    """Whoever makes a Machine unreadable gets nothing by a change of the leader."""
+    present = totals(sized="8")
+    unreadable = unread(Broken("ns/a", "a-uid", "7", "its status is no object"))
+    present.apply(Change(None, unreadable))
+    rest = unsized.first(nanos("cpu=40,machines=2"), {}, present)
+    assert cpu(rest, present) == (40, 2)
+    present.apply(Change(unreadable, machine("a", "16")))
+    assert cpu(unsized.then(rest, {}, present), present) == (24, 2)
+
+
+def pod(name: str, cpus: str) -> Pod:
+    container = {"name": "c", "resources": {"requests": {"cpu": cpus}}}
+    metadata = {"name": name, "namespace": "web", "uid": f"{name}-uid", "resourceVersion": "7"}
+    return msgspec.convert({"metadata": metadata, "spec": {"containers": [container]}}, Pod)
+
+
+def test_a_new_leader_keeps_what_it_cannot_read_in_namespaces() -> None:
+    present = ObjectTotals(Terms(limited=frozenset({"pods", "requests.cpu"})))
+    present.put(EVALUATOR, pod("sized", "2"), 0.0)
+    present.put_unread(Unread(metadata=ObjectMeta(name="a", namespace="web", uid="a-uid")))
+    rest = unsized.first(nanos("requests.cpu=9,pods=3"), {}, present)
+    assert unsized.used(rest, {}, present) == nanos("requests.cpu=9,pods=3")
+    assert present.seen(["a-uid", "sized-uid"]) == {"sized-uid": 7} and present.by_namespace.keys() == {"web"}
+    present.put(EVALUATOR, pod("a", "4"), 0.0)
+    rest = unsized.then(rest, {}, present)
+    assert unsized.used(rest, {}, present) == nanos("requests.cpu=6,pods=2")
+    assert present.remove("a-uid") and not present.guessed
+    assert unsized.used(unsized.then(rest, {}, present), {}, present) == nanos("requests.cpu=2,pods=1")

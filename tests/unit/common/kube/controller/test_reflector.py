@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from aiohttp import web
+from prometheus_client import REGISTRY
 
 from common.kube.client import api_client
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
+from common.kube.controller import malformed
 from common.kube.controller import reflector as module
 from common.kube.controller.reflector import Reflector, State
 from common.runtime import pieces
@@ -335,7 +338,7 @@ async def test_a_watch_that_ends_at_once_every_time_backs_off(fake):
 
 async def test_a_malformed_object_keeps_its_last_good_version_and_is_named_once(fake, caplog):
     await fake.put("configmaps", "n", "a", data={"k": "good"})
-    with caplog.at_level(logging.WARNING, logger=module.__name__):
+    with caplog.at_level(logging.WARNING, logger=malformed.__name__):
         async with reflecting(fake) as (made, changes):
             await made.wait_synced(PATIENCE)
             for _ in range(2):
@@ -348,11 +351,11 @@ async def test_a_malformed_object_keeps_its_last_good_version_and_is_named_once(
             assert made.store.get("n/a").data == {"k": "good"} and list(made.malformed) == ["n/a"]
             await fake.put("configmaps", "n", "a", data={"k": "better"})
             await eventually(lambda: made.store.get("n/a").data == {"k": "better"})
-            assert made.malformed == {}
+            assert list(made.malformed) == []
             await fake.put("configmaps", "n", "a", data={"k": 1})
             await fake.remove("configmaps", "n", "a")
             await eventually(lambda: "n/a" not in made.store)
-            assert made.malformed == {} and changes[-1] == ("delete", "n/a")
+            assert list(made.malformed) == [] and changes[-1] == ("delete", "n/a")
 
 
 async def test_a_malformed_object_of_another_uid_does_not_hide_behind_the_old_one(fake):
@@ -365,6 +368,69 @@ async def test_a_malformed_object_of_another_uid_does_not_hide_behind_the_old_on
         await fake.put("configmaps", "n", "a", data={"k": 1})
         await eventually(lambda: made.malformed)
         assert "n/a" not in made.store and changes[-1] == ("delete", "n/a")
+
+
+def stand_in(broken):
+    return ConfigMap(metadata=broken.metadata, data={"unread": broken.error})
+
+
+async def test_what_was_never_read_stands_for_itself_until_it_is_read_or_gone(fake):
+    """In a list, in a watch, and made again under its name. It says so all the time."""
+    states = []
+    await fake.put("configmaps", "n", "listed", data={"k": 1})
+    async with reflecting(fake, unread=stand_in, on_state=lambda: states.append(made.untaken)) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await fake.put("configmaps", "n", "watched", data={"k": 1})
+        await eventually(lambda: "n/watched" in made.store)
+        listed, sent = made.store.get("n/listed"), fake.objects["configmaps", "n", "listed"]
+        assert "unread" in listed.data and listed.metadata.uid == sent["metadata"]["uid"]
+        assert changes == [("add", "n/listed"), ("add", "n/watched")]
+        assert made.untaken.startswith("2 configmaps cannot be read, such as n/listed: Expected `str`, got `int`")
+        assert states[-1] == made.untaken, "it was told"
+        assert gauge("fake", "configmaps") == 2
+        await made.wait_listed(made.relist(), PATIENCE)
+        assert len(changes) == 2, "a list of the same brings nothing"
+
+        await fake.put("configmaps", "n", "listed", data={"k": "good"})
+        await eventually(lambda: changes[2:] == [("update", "n/listed")])
+        record, fake.record = fake.record, lambda *_: asyncio.sleep(0)
+        await fake.remove("configmaps", "n", "watched")
+        fake.record = record
+        await fake.put("configmaps", "n", "watched", data={"k": 2})
+        await eventually(lambda: changes[3:] == [("delete", "n/watched"), ("add", "n/watched")])
+        await fake.remove("configmaps", "n", "watched")
+        await eventually(lambda: changes[5:] == [("delete", "n/watched")])
+        assert made.untaken is None and states[-1] is None
+        assert gauge("fake", "configmaps") is None
+
+
+def gauge(cluster, resource):
+    labels = {"cluster": cluster, "resource": resource}
+    return REGISTRY.get_sample_value("seedquota_malformed_objects", labels)
+
+
+@pytest.mark.parametrize(
+    "metadata", [b'{"name": "\xda", "namespace": "n", "uid": "u"}', b'{"name": "b", "namespace": "n"}']
+)
+async def test_a_list_in_which_nobody_can_tell_what_is_missing_takes_nothing_away(fake, metadata):
+    """The one without a name may be any that is not listed."""
+    await fake.put("configmaps", "n", "a")
+    body = b'{"metadata": {"resourceVersion": "101"}, "items": [{"metadata": %b, "data": {"k": 1}}]}' % metadata
+
+    async def nameless(_request):
+        return web.Response(body=body)
+
+    async with reflecting(fake) as (made, changes):
+        await made.wait_synced(PATIENCE)
+        await eventually(lambda: made.state is State.WATCHING)
+        fake.answers.append(nameless)
+        made.relist()
+        await eventually(lambda: made.error is not None)
+        assert "the name or uid of one cannot be read" in made.error
+        assert list(made.store.keys()) == ["n/a"] and changes == [("add", "n/a")]
+        await eventually(lambda: made.lists_completed == 3)
+        fake.raw.put_nowait(b'{"type": "DELETED", "object": {"metadata": %b, "data": {"k": 1}}}\n' % metadata)
+        await eventually(lambda: made.lists_completed == 4)  # only a list tells which one it was
 
 
 async def test_relist_gives_a_list_that_began_after_it_was_asked_for(fake):

@@ -229,3 +229,45 @@ async def test_machines_that_take_too_much_are_not_read_and_the_last_count_stays
         assert "machines take more than" in problem.message
         assert not there.source.current
         assert there.source.totals.used["cpu"] == nanos("cpu=8")["cpu"]
+
+
+async def test_a_machine_that_cannot_be_read_counts_with_what_was_known_and_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also through a new connection, which has read nothing of it. A new one has a place, and no known size."""
+    async with following(monkeypatch) as there:
+        await there.machine("a")
+        await there.machine("b", cpu="2")
+        await eventually(lambda: there.source.totals.used.get("cpu") == nanos("cpu=10")["cpu"])
+
+        async def spoil(name: str) -> str:
+            made = await there.api.put(
+                "machines", "alpha", name, spec={"providerSpec": {}}, metadata={"labels": {"a": 5}}
+            )
+            return str(made["metadata"]["uid"])
+
+        await spoil("a")
+        await eventually(lambda: there.source.problem is not None)
+        new = await spoil("new")
+        await eventually(lambda: there.source.totals.used.get("machines") == nanos("machines=3")["machines"])
+        await eventually(lambda: "2 machines" in there.source.problem.message)
+        assert there.source.problem.reason == "ObjectsUnreadable"
+        assert "alpha/a: Expected `str`, got `int`" in there.source.problem.message
+        assert there.source.current and there.source.lost_at is not None, "all others are followed"
+        assert there.source.totals.used["cpu"] == nanos("cpu=10")["cpu"]
+        with pytest.raises(ApiError, match="cannot be read"):
+            await there.source.generation("alpha/new", new)
+        assert there.source.totals.seen([new]) == {}, "what is reserved for it holds what it takes"
+        assert "alpha/new: cannot size machine: the Machine cannot be read" in str(there.source.totals.unsized().named)
+
+        before = there.source.totals
+        again = asyncio.create_task(there.source._follow(there.api.cluster(), "alpha"))
+        try:
+            await eventually(lambda: there.source.totals is not before)
+            assert there.source.totals.used == before.used
+        finally:
+            again.cancel()
+            await asyncio.gather(again, return_exceptions=True)
+        await there.api.remove("machines", "alpha", "a")
+        await there.api.remove("machines", "alpha", "new")
+        await eventually(lambda: there.source.problem is None)

@@ -639,3 +639,36 @@ def test_the_role_that_is_missing_is_the_one_that_has_the_right(kind: str, role:
     problem = cluster_objects._problem(kind, f"{kind} is forbidden", 403)
     assert problem is not None
     assert f"bind the role of charts/rbac/user-cluster-{role}.yaml there" in problem.message
+
+
+async def test_an_object_that_cannot_be_read_is_unknown_and_not_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What counts by number counts all the same. The others go on."""
+    async with followed(monkeypatch) as found:
+        found.serve_widgets("v1")
+        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        first = await found.pod("a")
+        await found.api.put("pods", "web", "a", spec="none")  # read before
+        new = await found.api.put("pods", "web", "new", spec="none")
+        widget = await found.api.put("widgets", "web", "w", metadata={"generation": "none"})
+        await found.pod("b")
+        await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
+        totals = found.source().totals
+        assert list(totals.guessed) == [new["metadata"]["uid"]]
+        assert totals.seen([first, widget["metadata"]["uid"], new["metadata"]["uid"]]).keys() == {
+            first,
+            widget["metadata"]["uid"],
+        }
+        await eventually(lambda: "2 pods" in str(found.problem("all")))
+        problem = found.problem("all")
+        assert problem is not None and problem.reason == "ResourceNotListed"
+        assert "pods cannot be counted: 2 pods cannot be read, such as web/a: " in problem.message
+        assert "widgets.example.com cannot be counted: 1 widgets cannot be read, such as web/w: " in problem.message
+        with pytest.raises(ApiError, match="pods web/new cannot be read"):
+            await found.source().generation("pods:web/new", new["metadata"]["uid"])
+        await found.pod("c")
+        await eventually(lambda: found.used() == {"pods": 3, "count/widgets.example.com": 1})
+        for plural, name in (("pods", "a"), ("pods", "new"), ("widgets", "w")):
+            await found.api.remove(plural, "web", name)
+        await eventually(lambda: found.used() == {"pods": 2} and found.problem("all") is None)
+        assert not totals.guessed
