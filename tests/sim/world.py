@@ -423,7 +423,9 @@ class World:
         self.asked[source.key] += 1
         gives_up = self.now + WEBHOOK_TIMEOUT
 
-        def answered(no: Refusal | None, quotas: list[Quota], asked: tuple[float, int], repeated: bool) -> None:
+        def answered(
+            no: Refusal | None, quotas: list[Quota], asked: tuple[float, int], there: set[str], repeated: bool
+        ) -> None:
             if no is None and there - {quota.key.uid for quota in quotas}:
                 raise self.truth.unasked(wish.thing, there)
             if repeated:
@@ -436,18 +438,18 @@ class World:
                 self._judge(wish, replica, no, quotas, asked)
             self._verdict(wish, call, site, no, quotas, gives_up, repeated=repeated)
 
-        there: set[str] = set()  # the quotas that limit it, so far as the replica has heard of them
-
         def arrives() -> None:
             if not replica.alive or self.now >= gives_up:
                 return
-            asked = replica.loop.time(), self.truth.writes  # of this call: the same request may come twice
+            # Of this call: the same request may come twice.
+            asked = replica.loop.time(), self.truth.writes
+            there: set[str] = set()  # the quotas that limit it, so far as the replica has heard of them
             answering = self._asks(
                 replica,
                 source,
                 wish,
                 there,
-                lambda no, quotas, repeated=False: answered(no, quotas, asked, repeated),
+                lambda no, quotas, repeated=False: answered(no, quotas, asked, there, repeated),
             )
             if answering is not None and not answering.done():
                 wish.answering.append((replica, answering))

@@ -405,7 +405,7 @@ async def test_what_was_never_read_stands_for_itself_until_it_is_read_or_gone(fa
 
 
 def gauge(cluster, resource):
-    labels = {"cluster": cluster, "resource": resource}
+    labels = {"server": cluster, "resource": resource}
     return REGISTRY.get_sample_value("seedquota_malformed_objects", labels)
 
 
