@@ -146,6 +146,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{DEEP}::test_text_that_is_no_utf_8_is_malformed_wherever_it_stands",
         f"{API_CLIENT}::test_a_list_that_is_no_utf_8_is_malformed",
         f"{API_CLIENT}::test_whatever_is_wrong_with_an_answer_is_an_error_of_the_api",
+        f"{HOSTILE}::test_a_list_with_a_byte_that_is_no_text_takes_no_count_away_and_ends_no_agent",
     ),
     "a Machine or a pod is changed so that it cannot be read": (
         f"{REFLECTOR}::test_what_was_never_read_stands_for_itself_until_it_is_read_or_gone",
@@ -154,6 +155,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{UNSIZED}::test_a_new_leader_keeps_what_it_cannot_read",
         f"{UNSIZED}::test_a_new_leader_keeps_what_it_cannot_read_in_namespaces",
         f"{OBJECTS}::test_an_object_that_cannot_be_read_is_unknown_and_not_nothing",
+        f"{HOSTILE}::test_a_list_with_a_byte_that_is_no_text_takes_no_count_away_and_ends_no_agent",
     ),
     "A tenant who is cluster admin of a user cluster labels namespaces there": (
         f"{NAMESPACES}::test_a_namespace_is_in_every_quota_that_selects_it_in_a_cluster_that_takes_part",

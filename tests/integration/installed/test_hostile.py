@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import re
 import ssl
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from common.server import connections
-from devcluster.install import Program
+from common.server import connections, pki
+from devcluster.install import SEED_USER, Program
 from devcluster.load import machine
 from seed.webhooks.review import MAX_USER
-from tests.integration.installed.site import MACHINES, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import CLUSTERS, MACHINES, PROJECT, QUOTA, SMALL, WINDOW, Json, Site, cpus, until
+from tests.integration.installed.test_clusters import put_secret
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +52,7 @@ async def _one(site: Site, cluster: str) -> str:
 
 async def metric(site: Site, name: str) -> float:
     async with aiohttp.ClientSession() as session, session.get(f"{agent(site).health}/metrics") as answer:
-        found = re.search(rf"^{name} (\S+)$", await answer.text(), re.MULTILINE)
+        found = re.search(rf"^{re.escape(name)} (\S+)$", await answer.text(), re.MULTILINE)
         assert found is not None, name
         return float(found[1])
 
@@ -95,6 +100,133 @@ async def test_a_machine_that_is_nested_deep_freezes_no_count(site: Site) -> Non
         await site.uses(cpus(3))
     finally:
         await site.delete("user-1", path)  # others here read all Machines, with less care
+
+
+NO_TEXT = "-no-text-"  # what becomes the byte
+
+
+def in_an_item(listed: Json, name: str) -> None:
+    for item in listed["items"]:
+        if item["metadata"]["name"] == name:
+            item["metadata"]["labels"] = {"a": NO_TEXT}
+
+
+def in_a_name(listed: Json, _name: str) -> None:
+    listed["items"] = [{"metadata": {"name": NO_TEXT, "uid": "u"}}]
+
+
+def outside_of_the_items(listed: Json, _name: str) -> None:
+    listed["items"] = []
+    listed["metadata"]["resourceVersion"] = NO_TEXT
+
+
+class Spoiler:
+    """Leads to an API server, and spoils its lists of Machines. Its watches tell nothing, and end with each change."""
+
+    def __init__(self, behind: aiohttp.ClientSession, name: str) -> None:
+        self.looked_for = 0  # Machines by their names
+        self._behind = behind
+        self._name = name
+        self._spoil: Callable[[Json, str], None] = in_an_item
+        self._changed = asyncio.Event()
+        self._listed = False
+
+    def spoil(self, how: Callable[[Json, str], None]) -> None:
+        self._spoil, self._listed = how, False
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        of_machines = request.method == "GET" and request.path.endswith("/machines")
+        if "watch" in request.query:
+            if of_machines and not self._listed:
+                return web.json_response({"kind": "Status", "code": 410, "reason": "Expired"}, status=410)
+            stream = web.StreamResponse()
+            await stream.prepare(request)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), float(request.query["timeoutSeconds"]))
+            return stream
+        passed = ("Authorization", "Content-Type", "Accept")
+        headers = {name: request.headers[name] for name in passed if name in request.headers}
+        body = await request.read()
+        async with self._behind.request(request.method, request.path_qs, headers=headers, data=body) as answer:
+            content = await answer.read()
+        if of_machines and answer.status == 200:
+            self._listed = True
+            self.looked_for += "fieldSelector" in request.query
+            listed = json.loads(content)
+            self._spoil(listed, self._name)
+            content = json.dumps(listed).encode().replace(NO_TEXT.encode(), b"\xda")
+        return web.Response(status=answer.status, body=content, content_type=answer.content_type)
+
+
+@asynccontextmanager
+async def spoiled(site: Site, cluster: str, name: str) -> AsyncIterator[tuple[Spoiler, str]]:
+    """And the kubeconfig that leads to it."""
+    server = site.server(cluster)
+    async with aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(ssl=False)) as behind:
+        spoiler = Spoiler(behind, name)
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", spoiler.answer)
+        now, policy = datetime.now(UTC), pki.Policy()
+        ca = pki.make_ca(now, policy)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        pki.load(context, pki.make_serving(now, ca, ["127.0.0.1"], policy))
+        runner = web.AppRunner(app, shutdown_timeout=1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+            port = runner.addresses[0][1]
+            trusted, ours = (base64.b64encode(each).decode() for each in (server.ca.encode(), ca.certificate_pem()))
+            yield spoiler, server.kubeconfig(SEED_USER, port=port).replace(trusted, ours)
+        finally:
+            await runner.cleanup()
+
+
+async def test_a_list_with_a_byte_that_is_no_text_takes_no_count_away_and_ends_no_agent(site: Site) -> None:
+    """What was admitted there is looked for by reads. An agent that has read none of it goes on from the last count."""
+    cluster, good = f"{CLUSTERS}/user-1", {"kubeconfig": site.server("user-1").kubeconfig(SEED_USER)}
+    await site.quota(cpus(10))
+    (name,) = await admits(site, "user-1")
+    await site.uses(cpus(1))
+
+    async def counts(cpu: str, *, reserved: int) -> None:
+        account = (await site.ledger("seed-1", QUOTA))["account"]
+        assert account["used"]["alpha/user-1"]["cpu"] == cpu, account
+        assert len(account.get("reservations", "").splitlines()) == reserved, account
+        assert not account.get("nonce"), "it is open"
+
+    async def not_current(reason: str, text: str) -> None:
+        await site.comes("seed-1", cluster, "UsageCurrent", "False", reason, text)
+        await site.comes("master", f"resourcequotas/{QUOTA}", "UsageCurrent", "False", "ResourceNotListed", text)
+
+    async with spoiled(site, "user-1", name) as (spoiler, kubeconfig):
+        try:
+            await put_secret(site, "seed-1", "user-1", PROJECT, {"kubeconfig": kubeconfig})
+            await not_current("ObjectsUnreadable", f"1 machines cannot be read, such as kube-system/{name}: ")
+            assert await metric(site, 'seedquota_malformed_objects{cluster="alpha/user-1",resource="machines"}') == 1
+            await until(partial(counts, "1", reserved=0), 30)
+            await site.kill(agent(site))
+            await site.start(agent(site))
+            await not_current("ObjectsUnreadable", f"kube-system/{name}: ")
+            await until(partial(counts, "1", reserved=0), 60)
+            await admits(site, "user-2")
+
+            for number, how in enumerate((in_a_name, outside_of_the_items), 1):
+                spoiler.spoil(how)
+                await not_current("MachinesUnreadable", "")
+                looked_for = spoiler.looked_for
+                await admits(site, "user-1")
+                await asyncio.sleep(2 * WINDOW)  # in which it is looked for
+                assert spoiler.looked_for > looked_for
+                await counts("1", reserved=number)
+                await admits(site, "user-2")
+            assert agent(site).ended_by_itself() is None
+        finally:
+            await put_secret(site, "seed-1", "user-1", PROJECT, good)
+    await site.comes("seed-1", cluster, "UsageCurrent", "True")
+    await site.reserves_nothing("seed-1", "seed-2")
+    await site.uses(cpus(6))
 
 
 async def test_a_long_name_of_a_user_is_not_kept(site: Site) -> None:
