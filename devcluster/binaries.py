@@ -63,7 +63,8 @@ PROGRAMS = {
         Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), any_version=True),
         Program("pause", "pause", "seedquota.io/devcluster/pause", on_demand=True),
         Program("cluster-api-controller-manager", "cluster-api", "sigs.k8s.io/cluster-api", on_demand=True),
-        Program("prometheus-rules", "prometheus-rules", "seedquota.io/devcluster/prometheus-rules", on_demand=True),
+        Program("prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", on_demand=True),
+        Program("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", on_demand=True),
         Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", ("version", "--short"), on_demand=True),
     )
 }
@@ -179,7 +180,9 @@ def _build_flags(program: Program) -> list[str]:
                 f"-X helm.sh/helm/v3/{package}.k8sVersionMinor={minor}",
             ]
         link.append(f"-X helm.sh/helm/v3/internal/version.version={version(program)}")
-    return ["-mod=readonly", "-trimpath", "-buildvcs=false", f"-ldflags={' '.join(link)}"]
+    # A third of Prometheus is ways to find targets in clouds.
+    tags = ["-tags=remove_all_sd"] if program.module == "prometheus" else []
+    return ["-mod=readonly", "-trimpath", "-buildvcs=false", *tags, f"-ldflags={' '.join(link)}"]
 
 
 @asynccontextmanager

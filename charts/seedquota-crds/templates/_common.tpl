@@ -334,17 +334,38 @@ spec:
       {{- end }}
 {{- end }}
 
-{{/* How Prometheus reads the metrics. */}}
+{{/* How Prometheus reads the metrics: the chart's values, and one of its monitors. */}}
 {{- define "seedquota.scraping" -}}
-{{- with .interval }}
+{{- $monitor := index . 1 -}}
+{{- with $monitor.interval }}
 interval: {{ . }}
 {{- end }}
-{{- with .relabelings }}
+{{- with concat (include "seedquota.targetLabels" (index . 0) | fromYamlArray) ($monitor.relabelings | default list) }}
 relabelings:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .metricRelabelings }}
+{{- with $monitor.metricRelabelings }}
 metricRelabelings:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end }}
+
+{{/* About this installation alone: others may have the same Prometheus. */}}
+{{- define "seedquota.alerts" -}}
+{{- $given := .Values.prometheusRule -}}
+{{- $labels := merge (include "seedquota.installation" . | fromYaml) $given.matchers -}}
+{{- $matchers := list -}}
+{{- range $label, $value := $labels -}}
+{{- $matchers = append $matchers (printf "%s=%q" $label $value) -}}
+{{- end -}}
+{{- $page := $given.runbookURL | default (printf "https://github.com/seedquota/seedquota/blob/v%s/docs/operations.md" .Chart.AppVersion) -}}
+{{- $alerts := .Files.Get "files/alerts.yaml" | fromYaml -}}
+{{- range $group := $alerts.groups -}}
+{{- range $rule := $group.rules -}}
+{{- $_ := set $rule "expr" ($rule.expr | replace "INSTALLATION" (join ", " $matchers)) -}}
+{{- $_ := set $rule "labels" (merge $rule.labels $labels) -}}
+{{- $_ := set $rule.annotations "runbook_url" (printf "%s#%s" $page (lower $rule.alert)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $alerts -}}
 {{- end }}

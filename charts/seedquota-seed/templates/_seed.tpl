@@ -47,3 +47,14 @@
 {{- end -}}
 {{ toJson $ports }}
 {{- end }}
+
+{{/* Labels that Prometheus adds to the targets of the monitors. */}}
+{{- define "seedquota.targetLabels" -}}
+- targetLabel: seed
+  replacement: {{ .Values.seedName | quote }}
+{{- end }}
+
+{{/* Which labels the metrics of this installation have. */}}
+{{- define "seedquota.installation" -}}
+seed: {{ .Values.seedName | quote }}
+{{- end }}
