@@ -236,8 +236,10 @@ def test_what_other_clusters_ask_for_comes_to_its_place(rendered: Rendered, char
     for kind, endpoints in (("ServiceMonitor", "endpoints"), ("PodMonitor", "podMetricsEndpoints")):
         (endpoint,) = the(objects, kind)["spec"][endpoints]
         given = values.FITTED["metrics"][f"{kind[0].lower()}{kind[1:]}"]  # type: ignore[index]
-        for name in ("interval", "relabelings", "metricRelabelings"):
+        for name in ("interval", "metricRelabelings"):
             assert endpoint[name] == given[name]
+        own = [{"targetLabel": "seed", "replacement": "eu-1"}] if chart == SEED else []
+        assert endpoint["relabelings"] == own + given["relabelings"]
     for job in jobs(objects).values():
         assert job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "1"
 
@@ -617,7 +619,7 @@ def test_dashboards_are_about_what_the_program_measures(rendered: Rendered, char
         kept = is_about_what_is_measured(query, measured(chart))
         assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= kept, query
     asked = [re.fullmatch(r"label_values\((\w+), (\w+)\)", each["query"]) for each in variables[1:]]
-    assert all(each and each[2] in measured(chart)[each[1]] | {"job"} for each in asked)
+    assert all(each and each[2] in measured(chart)[each[1]] | {"seed"} for each in asked)
     used = {name for query, _ in queries for name in re.findall(r"\$(\w+)", query)}
     assert used == {each["name"] for each in variables[1:]}
 

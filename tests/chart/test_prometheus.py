@@ -1,0 +1,260 @@
+"""A real Prometheus with the charts' rules and the queries of their dashboards. What it scrapes is served here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from devcluster import binaries
+from devcluster.charts import MASTER, SEED
+from devcluster.network import free_port
+from devcluster.objects import CHARTS
+from devcluster.processes import ProcessGroup
+from devcluster.servers import Server
+from tests.chart.alert_cases import CASES, GONE, RUNS, Case, Growing, Value, with_labels
+from tests.chart.helm import Helm
+from tests.chart.test_charts import measured
+from tests.chart.test_rules import VALUES, alerts, rendered, target
+
+pytestmark = pytest.mark.integration
+
+SECONDS = 90.0
+
+
+class Target:
+    """Two programs' metrics. `state`: "well", "sick" or "gone", when it does not answer."""
+
+    def __init__(self) -> None:
+        self.state = "well"
+        self.more: dict[str, list[str]] = {MASTER: [], SEED: []}
+        self._counted: dict[str, float] = {}
+        self._at = time.monotonic()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def text(self, chart: str) -> str:
+        lines = list(self.more[chart])
+        series = {name: values for case in CASES if case.chart == chart and self._taken(case) for name, values in
+                  case.series.items() if name != "up"}  # fmt: skip
+        series.setdefault("seedquota_leader", RUNS["seedquota_leader"])
+        for name, values in series.items():
+            now: Value = values[0] if self.state == "well" else values[1]
+            if isinstance(now, Growing):
+                now = now.by * (time.monotonic() - self._at) if self.state == "sick" else 0.0
+            if now is not None:
+                lines.append(f"{name} {now}")
+        return "\n".join([*lines, ""])
+
+    def change(self, state: str) -> None:
+        self.state, self._at = state, time.monotonic()
+
+    def _taken(self, case: Case) -> bool:
+        """What can be sick at the same time: not what takes all metrics away, nor a leader."""
+        return case.alert not in APART
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                gone = outer.state == "gone"
+                self.send_response(500 if gone else 200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(b"" if gone else outer.text(self.path.strip("/")).encode())
+
+            def log_message(self, *_arguments: object) -> None:
+                """It is asked each second."""
+
+        return Handler
+
+
+GONE_ALERTS = {case.alert for case in GONE.values()}
+APART = {
+    *GONE_ALERTS,
+    "SeedQuotaReplicaNotScraped",
+    "SeedQuotaMasterWithoutLeader",
+    "SeedQuotaSeedWithoutLeader",
+    "SeedQuotaWebhookNotProven",
+}
+"""Those whose cause takes away what others see. When everything is gone, the first three are seen."""
+
+
+class Prometheus(Server):
+    def __init__(self, executable: Path, directory: Path, group: ProcessGroup) -> None:
+        self.url = f"http://127.0.0.1:{free_port()}"
+        where = [f"--config.file={directory}/prometheus.yaml", f"--storage.tsdb.path={directory}/data"]
+        super().__init__(
+            "prometheus",
+            [str(executable), *where, f"--web.listen-address={self.url.removeprefix('http://')}"],
+            directory,
+            group,
+        )
+
+    async def get(self, path: str, **parameters: str) -> Any:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.url}/api/v1/{path}", params=parameters) as answer,
+        ):
+            said = await answer.json()
+        assert said["status"] == "success", said
+        return said["data"]
+
+    async def firing(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """By program and name."""
+        found = [each for each in (await self.get("alerts"))["alerts"] if each["state"] == "firing"]
+        return {(SEED if "seed" in each["labels"] and "namespace" not in each["labels"] else MASTER,
+                 each["labels"]["alertname"]): each for each in found}  # fmt: skip
+
+    async def _ready(self) -> bool:
+        try:
+            async with aiohttp.ClientSession() as session, session.get(f"{self.url}/-/ready") as answer:
+                return answer.status == 200
+        except aiohttp.ClientError:
+            return False
+
+
+def shortened(rules: str) -> str:
+    """Minutes become seconds."""
+    rules = re.sub(r"for: \d+[mh]", "for: 1s", rules)
+    return re.sub(r"\[\d+m\]", "[10s]", rules)
+
+
+@pytest.fixture
+def served() -> Iterator[Target]:
+    target = Target()
+    yield target
+    target.close()
+
+
+async def started(helm: Helm, directory: Path, group: ProcessGroup, served: Target) -> Prometheus:
+    for chart in (MASTER, SEED):
+        (directory / f"{chart}.yaml").write_text(shortened(rendered(helm, chart, VALUES[chart])))
+    jobs = [
+        {
+            "job_name": f"{chart}-metrics",
+            "metrics_path": f"/{chart}",
+            "static_configs": [{"targets": [served.address], "labels": labels}],
+        }
+        for chart in (MASTER, SEED)
+        for labels in [{name: value for name, value in target(chart).items() if name != "job"}]
+    ]
+    settings = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config = {"global": settings, "rule_files": [f"{MASTER}.yaml", f"{SEED}.yaml"], "scrape_configs": jobs}
+    (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    executable = (await binaries.ensure(["prometheus"]))["prometheus"]
+    prometheus = Prometheus(executable, directory, group)
+    await prometheus.start()
+    return prometheus
+
+
+async def fires(prometheus: Prometheus, wanted: set[tuple[str, str]], not_wanted: set[tuple[str, str]]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        found = (await prometheus.firing()).keys()
+        if wanted <= found and not found & not_wanted:
+            return
+        assert time.monotonic() < deadline, (wanted - found, found & not_wanted)
+        await asyncio.sleep(0.5)
+
+
+async def test_alerts_fire_and_end_in_a_real_prometheus(helm: Helm, tmp_path: Path, served: Target) -> None:
+    group = ProcessGroup()
+    try:
+        prometheus = await started(helm, tmp_path, group, served)
+        everything = {(c.chart, c.alert) for c in CASES}
+        caused = {(c.chart, c.alert) for c in CASES if c.alert not in APART}
+        gone = {(chart, case.alert) for chart, case in GONE.items()}
+        gone |= {(chart, "SeedQuotaReplicaNotScraped") for chart in GONE}
+        await asyncio.sleep(5)
+        await fires(prometheus, set(), everything)
+        served.change("sick")
+        await fires(prometheus, caused, set())
+        for found in (await prometheus.firing()).values():
+            texts = " ".join(found["annotations"].values())
+            assert "<no value>" not in texts and "<error" not in texts, texts
+        served.change("well")
+        await fires(prometheus, set(), everything)
+        served.change("gone")
+        await fires(prometheus, gone, everything - gone)
+        served.change("well")
+        await fires(prometheus, set(), everything)
+        assert {
+            name for chart in GONE for name in (r["alert"] for r in alerts(rendered(helm, chart, VALUES[chart])))
+        } == {alert for _, alert in everything}
+    finally:
+        await asyncio.to_thread(group.close)
+
+
+def documented(chart: str) -> list[str]:
+    """A sample of each metric that the program has, and of conditions one in each bad state."""
+    values = {"status": ["False", "True"], "condition": ["Ready", "Exceeded"], "le": ["1", "+Inf"]}
+    lines = []
+    for name, labels in measured(chart).items():
+        variants: list[dict[str, str]] = [{}]
+        for label in sorted(labels):
+            variants = [{**v, label: value} for v in variants for value in values.get(label, ["a"])]
+        lines += [f"{with_labels(name, each)} {time.monotonic():.1f}" for each in variants]
+    return lines
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
+async def test_every_panel_has_data_where_the_programs_have_it_and_else_says_why_not(
+    helm: Helm, tmp_path: Path, served: Target, chart: str
+) -> None:
+    """Only a panel that says why may be empty while a program has nothing to do. None is empty when each metric that
+    the reference has, with its labels, has a sample."""
+    dashboard = json.loads((CHARTS / chart / "files" / "dashboard.json").read_text())
+    group = ProcessGroup()
+    try:
+        prometheus = await started(helm, tmp_path, group, served)
+
+        async def empty() -> list[str]:
+            missing = []
+            for panel in dashboard["panels"]:
+                for query in panel["targets"]:
+                    expression = re.sub(r"\$\w+", ".*", query["expr"]).replace("[5m]", "[20s]")
+                    if not (await prometheus.get("query", query=expression))["result"]:
+                        missing.append(panel["title"])
+            return missing
+
+        await asyncio.sleep(3)
+        unsaid = {p["title"] for p in dashboard["panels"] if not p["fieldConfig"]["defaults"].get("noValue")}
+        deadline = time.monotonic() + SECONDS
+        served.more[chart] = RUNNING[chart]
+        while unsaid & set(await empty()):
+            assert time.monotonic() < deadline, unsaid & set(await empty())
+            await asyncio.sleep(1)
+        while missing := await empty():
+            assert time.monotonic() < deadline, missing
+            served.more[chart] = documented(chart)
+            await asyncio.sleep(1)
+    finally:
+        await asyncio.to_thread(group.close)
+
+
+RUNNING = {
+    MASTER: ["seedquota_leader 1"],
+    SEED: [
+        "seedquota_accounts_fenced 0",
+        "seedquota_event_loop_longest_stall_seconds 0.01",
+        "seedquota_ledger_conflicts_total 0",
+    ],
+}
+"""What a program has as soon as it runs, without anything that it works for."""
