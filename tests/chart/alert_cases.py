@@ -120,6 +120,15 @@ CASES = [
     ),
     Case(SEED, "SeedQuotaWebhookSlow", slow("recall"), {"path": "recall"}),
     Case(SEED, "SeedQuotaAccountsFenced", {"seedquota_accounts_fenced": (0, 2)}),
+    *(
+        Case(
+            SEED,
+            "SeedQuotaAccountsWaiting",
+            {f'seedquota_account_waiting_seconds{{reason="{reason}"}}': (well, sick)},
+            {"reason": reason},
+        )
+        for reason, well, sick in (("MasterAnswer", 59, 61), ("InFlightWindow", 179, 181))
+    ),
     Case(
         SEED,
         "SeedQuotaUnavailable",
