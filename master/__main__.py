@@ -13,13 +13,15 @@ from prometheus_client import REGISTRY
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.kube.controller.leader_election import Lease
 from common.runtime import flags, metrics
 from common.runtime.flags import Address, CommonOptions, Flag, UsageError
+from common.runtime.own_loop import OwnLoop
 from common.runtime.waiting import first_of
 from common.server import program
 from common.server.program import Program
 from master.apiserver.app import ApiServer
-from master.manager import Master
+from master.manager import LEASE, Master
 from master.reporting.metrics import MasterMetrics
 
 DESCRIPTION = (
@@ -64,7 +66,10 @@ async def serve(running: Program, given: MasterOptions) -> None:
     running.health.add("caches", lambda: "not connected yet")
     cluster = await connect(given)
     identity = given.identity or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    master = Master(cluster, given.namespace, identity)
+    renewing = OwnLoop("lease")
+    of_lease = await renewing.run(connect(given))
+    lease = Lease(of_lease, given.namespace, LEASE, identity, loop=renewing)
+    master = Master(cluster, given.namespace, identity, lease)
     running.health.add("caches", master.caches.not_synced)
     collector = MasterMetrics(lambda: master.leading)
     REGISTRY.register(collector)
@@ -87,6 +92,8 @@ async def serve(running: Program, given: MasterOptions) -> None:
     finally:
         REGISTRY.unregister(collector)
         await cluster.close()
+        await renewing.run(of_lease.close())
+        await renewing.close()
 
 
 def main() -> None:

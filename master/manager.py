@@ -34,13 +34,13 @@ PAUSE = 1.0  # seconds before trying again after a leadership that ended
 class Master:
     """One replica. It always keeps the caches; while it holds the lease it also works."""
 
-    def __init__(self, cluster: Cluster, namespace: str, identity: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, identity: str, lease: Lease | None = None) -> None:
         self.leading: tuple[Seeds, Quotas] | None = None
         self._cluster = cluster
         self._namespace = namespace
         self._identity = identity
         self.caches = Caches(cluster, namespace)
-        self.lease = Lease(cluster, namespace, LEASE, identity)
+        self.lease = lease or Lease(cluster, namespace, LEASE, identity)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -12,6 +12,7 @@ from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.runtime import metrics
 from common.runtime.flags import CommonOptions, UsageError
 from common.runtime.followers import until_stopped, within_start
+from common.runtime.own_loop import OwnLoop
 from common.runtime.unexpected import kept_task
 from common.server.health import Health
 from common.server.page_access import PageReaders
@@ -19,7 +20,7 @@ from common.server.program import Program
 from seed import collectors
 from seed import metrics as observed
 from seed.admission.decision_log import PATH
-from seed.build import Agent, build
+from seed.build import Agent, build, lease_of
 from seed.cache.watches import Watches
 from seed.controllers.leader import Leader
 from seed.instance_types.prefetch import Prefetch
@@ -87,7 +88,9 @@ def follow(agent: Agent) -> list[asyncio.Task[None]]:
 async def serve(running: Program, options: SeedOptions) -> None:
     running.health.add("webhook", lambda: "does not listen yet")
     cluster = await connect(options, options.seed_name)
-    agent = build(options, cluster, lambda: running.health.stopping)
+    renewing = OwnLoop("lease")
+    of_lease = await renewing.run(connect(options, options.seed_name))
+    agent = build(options, cluster, lease_of(options, of_lease, renewing), lambda: running.health.stopping)
     measure(agent)
     running.health.pages[PATH] = agent.decisions.page
     running.health.may_read = PageReaders(cluster).may_read
@@ -117,6 +120,8 @@ async def serve(running: Program, options: SeedOptions) -> None:
     finally:
         await agent.server.stop(options.stop_timeout)
         await close(agent, followers)
+        await renewing.run(of_lease.close())
+        await renewing.close()
 
 
 async def close(agent: Agent, followers: list[asyncio.Task[None]]) -> None:

@@ -14,6 +14,7 @@ from common.kube.controller.leader_election import Lease
 from common.runtime import metrics
 from common.runtime.flags import UsageError
 from common.runtime.listeners import Listeners
+from common.runtime.own_loop import OwnLoop
 from common.server.http_server import HttpServer
 from seed import collectors
 from seed import metrics as observed
@@ -182,15 +183,21 @@ def server_of(endpoints: Endpoints, key: WebhookKey, stopping: Callable[[], bool
     return HttpServer(route(endpoints, key.verify), max_body=MAX_BODY, identify=calls, stopping=stopping)
 
 
-def lease_of(options: SeedOptions, cluster: Cluster, identity: str) -> Lease:
+def identity_of(options: SeedOptions) -> str:
+    return options.identity or socket.gethostname()
+
+
+def lease_of(options: SeedOptions, cluster: Cluster, loop: OwnLoop) -> Lease:
+    """`cluster` was made on `loop`."""
     return Lease(
         cluster,
         options.namespace,
         LEASE_NAME,
-        identity,
+        identity_of(options),
         duration=options.lease_duration,
         renew_deadline=options.lease_duration * 2 / 3,
         retry=min(2.0, options.lease_duration / 6),
+        loop=loop,
     )
 
 
@@ -227,10 +234,9 @@ def refusals_to(cluster: Cluster, caches: Caches, registry: AccountRegistry, ide
     )
 
 
-def build(options: SeedOptions, cluster: Cluster, stopping: Callable[[], bool]) -> Agent:
+def build(options: SeedOptions, cluster: Cluster, lease: Lease, stopping: Callable[[], bool]) -> Agent:
     """Raises UsageError."""
-    identity = options.identity or socket.gethostname()
-    lease = lease_of(options, cluster, identity)
+    identity = identity_of(options)
     caches = caches_of(options, cluster)
     ledger = ChosenStore(options, cluster, options.seed_name, lambda: lease.held, options.lease_duration)
     registry = AccountRegistry(

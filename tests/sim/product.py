@@ -72,7 +72,7 @@ def _unexpected(_part: str, _whose: str, error: BaseException) -> None:
 
 _REPLACED = (
     (common.runtime.unexpected, "tell", _unexpected),
-    (common.kube.controller.leader_election, "_timestamp", lambda _after: str(next(_writes))),
+    (common.kube.controller.leader_election, "timestamp", lambda _after: str(next(_writes))),
     (common.quota.quantity, "parse", cache(common.quota.quantity.parse)),  # the same few amounts again and again
     (asyncio.tasks._all_tasks, "add", bool),  # nobody asks which there are
     (common.quota.reservations, "MAX_RESERVATIONS", ROOM),

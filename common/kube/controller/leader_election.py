@@ -13,42 +13,34 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from functools import partial
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
-from common.kube.client.meta import Object, ObjectMeta
-from common.kube.client.resource import Resource
+from common.kube.client.meta import ObjectMeta
+from common.kube.controller.lease_record import (
+    LEASES,
+    MICRO_TIME,
+    SETTLED_ANNOTATION,
+    SINCE_ANNOTATION,
+    WRITES_ANNOTATION,
+    LeaseObject,
+    LeaseSpec,
+    count_of,
+    timestamp,
+    writes_of,
+)
+from common.runtime.own_loop import OwnLoop, on
 
 RELEASE_TIMEOUT = 5.0  # seconds
 LOOK_EVERY = 0.3  # ... at another's record, so that a lease that is released is taken within a second
-MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
-WRITES_ANNOTATION = "seedquota.io/writes"  # grows with every write of the record: a restored backup shows an older one
-SINCE_ANNOTATION = "seedquota.io/unbroken-since"  # the first term of the run that the record's belongs to
-SETTLED_ANNOTATION = "seedquota.io/settled-since"  # the first term of the last run whose doubts were settled
+
+__all__ = ["LEASES", "MICRO_TIME", "SINCE_ANNOTATION", "WRITES_ANNOTATION", "Lease", "LeaseLost", "LeaseObject"]
+__all__ += ["LeaseSpec", "Term"]
 
 log = logging.getLogger(__name__)
-
-
-class LeaseSpec(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int | None = None
-    strategy: str | None = None
-    preferred_holder: str | None = None
-
-
-class LeaseObject(Object, frozen=True):
-    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
-
-
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True, type=LeaseObject)
 
 
 class LeaseLost(Exception):
@@ -103,7 +95,9 @@ class Lease:
         renew_deadline: float = 10.0,
         retry: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
+        loop: OwnLoop | None = None,
     ) -> None:
+        """`loop`: where the lease is kept, and `cluster` was made; None: where it is acquired."""
         if not identity:
             raise ValueError("a lease needs an identity")
         if not 0 < retry < renew_deadline < duration:
@@ -121,6 +115,7 @@ class Lease:
         self._renew_deadline = renew_deadline
         self._retry = retry
         self._clock = clock
+        self._own_loop = loop
         self._observed: LeaseSpec | None = None  # another's record, and when we saw it change
         self._observed_at = 0.0
         self._looked_at = float("-inf")  # when the record was read or written last, by whomever it was ...
@@ -155,6 +150,19 @@ class Lease:
         """Waits until the lease is ours, however long that takes. Raises RuntimeError if it is held already."""
         if self._renewal is not None:
             raise RuntimeError("the lease is held already; release it first")
+        lost, home = asyncio.Event(), asyncio.get_running_loop()
+        tell = lost.set if self._own_loop is None else partial(home.call_soon_threadsafe, lost.set)
+        try:
+            term = await on(self._own_loop, self._acquire(tell))
+        except asyncio.CancelledError:
+            self.lost = lost
+            await self.release()  # it may have been acquired at that moment
+            raise
+        self.lost = lost
+        return term
+
+    async def _acquire(self, tell: Callable[[], object]) -> Term:
+        """`tell` is called when the lease is lost."""
         while True:
             try:
                 term = await self._try_acquire()
@@ -164,8 +172,7 @@ class Lease:
                 self._note(error)
             if term is not None:
                 log.info("lease acquired", extra={**self._facts, "term": term.number})
-                self.lost = asyncio.Event()
-                self._renewal = asyncio.create_task(self._renew_until_lost(self.lost))
+                self._renewal = asyncio.create_task(self._renew_until_lost(tell))
                 return term
             pause = min(self._retry, LOOK_EVERY)
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 (spread, not a secret)
@@ -176,6 +183,9 @@ class Lease:
         For when the Lease object was deleted, so that numbers began again. For those who come after, it begins another
         run of terms.
         """
+        return await on(self._own_loop, self._raise_term(above))
+
+    async def _raise_term(self, above: int) -> int:
         async with self._writing:
             if self._record is None or not self.held:
                 raise LeaseLost("the lease is not held")
@@ -192,10 +202,7 @@ class Lease:
 
     async def release(self) -> None:
         """Stops renewing and, if the lease is still ours, lets the next one have it at once. Sets `lost`."""
-        renewal, self._renewal = self._renewal, None
-        if renewal is not None:
-            renewal.cancel()
-            await asyncio.gather(renewal, return_exceptions=True)
+        await on(self._own_loop, self._stop_renewing())
         still_ours, record = self.held, self._record
         self.lost.set()
         self._record = None
@@ -204,16 +211,22 @@ class Lease:
             return
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT):
-                await self._let_go(record)
+                await on(self._own_loop, self._let_go(record))
         except (ApiError, TimeoutError) as error:
             log.info("lease not released, it will expire", extra={**self._facts, "error": str(error)})
         else:
             log.info("lease released", extra=self._facts)
 
+    async def _stop_renewing(self) -> None:
+        renewal, self._renewal = self._renewal, None
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+
     async def _let_go(self, record: LeaseObject) -> None:
         ours = (record.spec.holder_identity, record.spec.lease_transitions)
         while (record.spec.holder_identity, record.spec.lease_transitions) == ours:
-            now = _timestamp(record.spec.renew_time)
+            now = timestamp(record.spec.renew_time)
             spec = replace(record.spec, holder_identity="", lease_duration_seconds=1, acquire_time=now, renew_time=now)
             try:
                 await self._write(record, spec)
@@ -243,7 +256,7 @@ class Lease:
         number = transitions if resumed else transitions + 1
         continuous = self._join(found, number)
         try:
-            mine = self._spec(spec, number, _timestamp(spec.renew_time))
+            mine = self._spec(spec, number, timestamp(spec.renew_time))
             self._accept(await self._write(found, mine), now)
         except Conflict:
             return None
@@ -263,7 +276,7 @@ class Lease:
         sent = self._clock()
         annotations = {WRITES_ANNOTATION: "1", SINCE_ANNOTATION: "1"}
         meta = ObjectMeta(namespace=self.namespace, name=self.name, annotations=annotations)
-        spec = self._spec(LeaseSpec(), 1, _timestamp(None))
+        spec = self._spec(LeaseSpec(), 1, timestamp(None))
         try:
             created = await self._cluster.create(LEASES, LeaseObject(metadata=meta, spec=spec))
         except AlreadyExists:
@@ -274,7 +287,7 @@ class Lease:
 
     def _look(self, found: LeaseObject, now: float) -> None:
         """Only a record that grows while we look at it proves that a holder lives and that nothing was restored."""
-        writes = _writes(found)
+        writes = writes_of(found)
         if writes < self._writes or now - self._looked_at > self._duration:
             self.trusted = None
         elif writes > self._writes and self.trusted is None:
@@ -283,17 +296,17 @@ class Lease:
 
     def _join(self, found: LeaseObject, number: int) -> bool:
         """Whether the term that is to begin goes on with the run of the record."""
-        since = _count(found, SINCE_ANNOTATION)
+        since = count_of(found, SINCE_ANNOTATION)
         continuous = self.trusted is not None and since > 0
         self._since = since if continuous else number
-        self._settled = continuous and _count(found, SETTLED_ANNOTATION) == since
+        self._settled = continuous and count_of(found, SETTLED_ANNOTATION) == since
         return continuous
 
     async def _write(self, record: LeaseObject, spec: LeaseSpec) -> LeaseObject:
         annotations = {
             **record.metadata.annotations,
             **self.notes,
-            WRITES_ANNOTATION: str(_writes(record) + 1),
+            WRITES_ANNOTATION: str(writes_of(record) + 1),
             SINCE_ANNOTATION: str(self._since),
         }
         if self._settled:
@@ -307,7 +320,7 @@ class Lease:
             holder_identity=self._identity,
             lease_duration_seconds=self._duration,
             acquire_time=acquire_time,
-            renew_time=_timestamp(previous.renew_time),
+            renew_time=timestamp(previous.renew_time),
             lease_transitions=number,
         )
 
@@ -315,11 +328,11 @@ class Lease:
         self._record, self.uid = record, record.metadata.uid
         self._number = record.spec.lease_transitions or 0
         self._observed = None
-        self._looked_at, self._writes = sent, _writes(record)
+        self._looked_at, self._writes = sent, writes_of(record)
         self._valid_until = sent + self._renew_deadline
 
-    async def _renew_until_lost(self, lost: asyncio.Event) -> None:
-        """Returns when the lease is lost, with `lost` set."""
+    async def _renew_until_lost(self, tell: Callable[[], object]) -> None:
+        """Returns when the lease is lost, and has told so."""
         reason = f"not renewed within {self._renew_deadline:g} s"
         pause = self._retry
         try:
@@ -346,7 +359,8 @@ class Lease:
             log.exception("lease renewal failed", extra=self._facts)
             reason = f"{type(error).__name__}: {error}"
         log.warning("lease lost", extra={**self._facts, "error": reason})
-        lost.set()
+        self._valid_until = float("-inf")  # at once, for whoever reads `held` on another loop
+        tell()
 
     async def _renew(self, number: int | None) -> None:
         """One renewal, with the term changed to `number` if given. Raises LeaseLost, ApiError."""
@@ -366,7 +380,7 @@ class Lease:
                 record = await self._cluster.get(LEASES, self.name, self.namespace)
             else:
                 return
-            older = _writes(record) < self._writes
+            older = writes_of(record) < self._writes
             if older:
                 self.trusted = None
             if record.spec.holder_identity != self._identity:
@@ -381,20 +395,3 @@ class Lease:
             level = logging.INFO if isinstance(error, Conflict) else logging.WARNING
             log.log(level, "lease not reached", extra={**self._facts, "error": error.message})
         self.error = error.message
-
-
-def _writes(record: LeaseObject) -> int:
-    return _count(record, WRITES_ANNOTATION)
-
-
-def _count(record: LeaseObject, annotation: str) -> int:
-    """0 where another program wrote the record: then it proves nothing."""
-    text = record.metadata.annotations.get(annotation, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-
-def _timestamp(after: str | None) -> str:
-    """The wall clock as a MicroTime, only for people to read; never the same as `after`, so that a record changes."""
-    now = datetime.now(UTC)
-    text = now.strftime(MICRO_TIME)
-    return text if text != after else (now + timedelta(microseconds=1)).strftime(MICRO_TIME)

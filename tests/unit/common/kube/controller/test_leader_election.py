@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
+import msgspec
 import pytest
 
 from common.kube.client.errors import NotFound
 from common.kube.controller import leader_election as module
 from common.kube.controller.leader_election import LEASES, SINCE_ANNOTATION, WRITES_ANNOTATION, Lease, LeaseLost, Term
+from common.runtime.own_loop import OwnLoop
 from tests.unit.fake_api_server import eventually, fake_api_server, status, within
+
+LOOPS = {}  # on which a cluster was made
 
 
 class Clock:
@@ -24,11 +29,24 @@ async def fake():
         yield server
 
 
+@pytest.fixture(params=["the program's loop", "a loop of its own"])
+async def own_loop(request):
+    loop = OwnLoop("lease") if request.param == "a loop of its own" else None
+    yield loop
+    if loop is not None:
+        await loop.close()
+
+
 @pytest.fixture
-async def cluster(fake):
-    made = fake.cluster()
+async def cluster(fake, own_loop):
+    async def make():
+        return fake.cluster()
+
+    made = await (make() if own_loop is None else own_loop.run(make()))
+    LOOPS[made] = own_loop
     yield made
-    await made.close()
+    del LOOPS[made]
+    await (made.close() if own_loop is None else own_loop.run(made.close()))
 
 
 @pytest.fixture
@@ -37,7 +55,7 @@ def clock():
 
 
 def candidate(cluster, identity, clock):
-    return Lease(cluster, "ns", "leader", identity, retry=0.01, clock=clock)
+    return Lease(cluster, "ns", "leader", identity, retry=0.01, clock=clock, loop=LOOPS[cluster])
 
 
 def record(fake):
@@ -150,7 +168,7 @@ async def test_who_lost_sight_of_it_or_lost_it_to_another_begins_another_term(fa
 
 
 async def test_a_renewal_that_hangs_does_not_outlive_the_deadline(fake, cluster):
-    lease = Lease(cluster, "ns", "leader", "a", duration=1, renew_deadline=0.3, retry=0.05)
+    lease = Lease(cluster, "ns", "leader", "a", duration=1, renew_deadline=0.3, retry=0.05, loop=LOOPS[cluster])
     await lease.acquire()
 
     async def hang(_request):
@@ -263,7 +281,7 @@ async def test_times_that_cannot_be_safe_are_refused(cluster, times):
 
 async def test_a_release_that_fails_is_left_to_expire(fake, cluster, clock, monkeypatch):
     monkeypatch.setattr(module, "RELEASE_TIMEOUT", 0.05)
-    lease = Lease(cluster, "ns", "leader", "a", clock=clock)
+    lease = Lease(cluster, "ns", "leader", "a", clock=clock, loop=LOOPS[cluster])
     await lease.acquire()
 
     async def hang(_request):
@@ -275,6 +293,7 @@ async def test_a_release_that_fails_is_left_to_expire(fake, cluster, clock, monk
     assert record(fake)["holderIdentity"] == "a" and lease.lost.is_set()
 
 
+@pytest.mark.parametrize("own_loop", ["the program's loop"], indirect=True)
 async def test_the_lease_is_read_as_client_go_writes_it(fake, cluster):
     spec = {
         "holderIdentity": "pod_9f",
@@ -390,7 +409,7 @@ async def test_a_follower_trusts_nothing_after_the_record_went_back_until_it_gro
 
 
 async def test_a_lease_that_is_released_is_taken_within_a_second_however_seldom_it_is_renewed(fake, cluster):
-    first, second = (Lease(cluster, "ns", "leader", identity, retry=4.0) for identity in "ab")
+    first, second = (Lease(cluster, "ns", "leader", identity, retry=4.0, loop=LOOPS[cluster]) for identity in "ab")
     await first.acquire()
     waiting = asyncio.create_task(second.acquire())
     reads = len(fake.requests)
@@ -418,3 +437,68 @@ async def test_notes_are_written_with_the_next_renewal_and_what_others_wrote_is_
     assert stored["leases", "ns", "leader"]["metadata"]["annotations"]["example.com/asked"] == "x" and lease.held
     await lease.release()
     assert lease.annotations == {}
+
+
+class InMemory:
+    """An API server that answers at once, to whichever loop asks."""
+
+    def __init__(self) -> None:
+        self.stored = {}
+
+    name = "memory"
+
+    async def get(self, _resource, name, _namespace):
+        if name not in self.stored:
+            raise NotFound(404, "NotFound", "")
+        return self.stored[name]
+
+    async def create(self, _resource, body):
+        return self._keep(body, "uid")
+
+    async def replace(self, _resource, body):
+        return self._keep(body, body.metadata.uid)
+
+    def _keep(self, body, uid):
+        body = msgspec.structs.replace(body, metadata=msgspec.structs.replace(body.metadata, uid=uid))
+        self.stored[body.metadata.name] = body
+        return body
+
+
+async def test_a_lease_with_a_loop_of_its_own_is_held_however_long_the_programs_loop_is_busy():
+    cluster, loop = InMemory(), OwnLoop("lease")
+    times = {"duration": 2, "renew_deadline": 1.0, "retry": 0.05}
+    own = Lease(cluster, "ns", "own", "a", **times, loop=loop)
+    shared = Lease(cluster, "ns", "shared", "a", **times)
+    async with own.hold(), shared.hold():
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until:
+            pass
+        assert own.held and not shared.held
+    assert cluster.stored["own"].spec.holder_identity == ""
+    await loop.close()
+
+
+async def test_what_is_cancelled_on_another_loop_has_ended_when_that_returns():
+    loop, told = OwnLoop("other"), []
+
+    async def work():
+        try:
+            told.append("began")
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            told.append("ended")
+
+    running = asyncio.create_task(loop.run(work()))
+    await eventually(lambda: told == ["began"])
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert told == ["began", "ended"]
+    with pytest.raises(ZeroDivisionError):
+        await loop.run(divide())
+    await loop.close()
+
+
+async def divide():
+    return 1 / 0
