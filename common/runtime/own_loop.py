@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 class OwnLoop:
-    """The thread ends with `close`, or with the program. It goes on where the program's loop hangs: a liveness probe that
-    the program's loop answers must end such a program."""
+    """The thread ends with `close`, or with the program. It goes on where the program's loop hangs: a liveness probe
+    that the program's loop answers must end such a program."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
