@@ -12,7 +12,7 @@ import msgspec
 
 from common.api.convert import report_to_wire, wire_quantities
 from common.api.labels import SEED_MANAGER
-from common.api.types import RESOURCE_QUOTAS, NamespaceLack, NamespaceUse, StaleSource
+from common.api.types import RESOURCE_QUOTAS, NamespaceLack, NamespaceUse, StaleSource, WireReport
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.quota import account as accounts
@@ -39,6 +39,7 @@ from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
 
+NOT_DECLARED = ".status.account.waitsFor: field not declared in schema"
 UNMADE = 60.0  # seconds that a quota waits for its account before that is said: in a burst each write delays others
 
 
@@ -134,7 +135,13 @@ class Publisher:
         except (NotFound, Conflict):
             return False  # the copy was deleted or made anew: the watch will report it
         except ApiError as error:
-            log.warning("account not published", extra={"quota": quota.name, "error": str(error)})
+            account, facts = status["account"], {"quota": quota.name, "error": str(error)}
+            if isinstance(account, WireReport) and account.waits_for is not None and NOT_DECLARED in error.message:
+                # What is for people only must not keep the master from the rest: it answers the nonce in it.
+                log.warning("account published without waitsFor: the CRD is of an earlier release", extra=facts)
+                account = msgspec.structs.replace(account, waits_for=None)
+                return await self._apply(quota, {**status, "account": account})
+            log.warning("account not published", extra=facts)
             return False
         return True
 
