@@ -80,6 +80,7 @@ ISOLATION = "unit/seed/test_isolation.py"
 REFLECTOR = "unit/common/kube/controller/test_reflector.py"
 SOURCE = "unit/seed/kinds/machines/test_source.py"
 UNSIZED = "unit/seed/usage/test_unsized.py"
+CLUSTER_API_SOURCE = "unit/seed/kinds/machines/test_cluster_api_source.py"
 SPINNING = "unit/common/kube/controller/test_spinning.py"
 
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
@@ -154,6 +155,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{SOURCE}::test_a_machine_that_cannot_be_read_counts_with_what_was_known_and_is_named",
         f"{UNSIZED}::test_a_new_leader_keeps_what_it_cannot_read",
         f"{UNSIZED}::test_a_new_leader_keeps_what_it_cannot_read_in_namespaces",
+        f"{CLUSTER_API_SOURCE}::test_a_new_leader_counts_nothing_anew_where_a_machine_cannot_be_read",
         f"{OBJECTS}::test_an_object_that_cannot_be_read_is_unknown_and_not_nothing",
         f"{HOSTILE}::test_a_list_with_a_byte_that_is_no_text_takes_no_count_away_and_ends_no_agent",
     ),

@@ -12,7 +12,7 @@ import msgspec
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, Unavailable
 from common.kube.client.meta import Object
-from common.kube.client.resource import Resource
+from common.kube.client.resource import Broken, Resource
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change, IndexFunction
 from common.runtime.listeners import Listeners
@@ -62,7 +62,8 @@ CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "Cust
 
 @dataclass(frozen=True)
 class Wanted(Generic[T]):
-    """A kind to follow where it is served. `versions`: those that are known, the best first; else the stored one."""
+    """A kind to follow where it is served. `versions`: those that are known, the best first; else the stored one.
+    `unread`: see Reflector."""
 
     group: str
     kind: str
@@ -71,6 +72,7 @@ class Wanted(Generic[T]):
     on_change: Callable[[Change[T]], None] | None = None
     indexes: Mapping[str, IndexFunction[T]] = field(default_factory=dict)
     namespaced: bool = True
+    unread: Callable[[Broken], T] | None = None
 
     def served_as(self, crd: Crd, now: Resource[T] | None) -> Resource[T] | None:
         """`now`: as what it is followed, which does not change while that is served."""

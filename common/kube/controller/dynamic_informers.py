@@ -98,7 +98,14 @@ class Following:
                         tell(Change(gone, None))
             return
         log.info("kind is followed", extra={"kind": wanted.kind, "version": resource.api_version})
-        reflector = Reflector(self._cluster, resource, indexes=wanted.indexes, on_change=wanted.on_change, known=known)
+        reflector = Reflector(
+            self._cluster,
+            resource,
+            indexes=wanted.indexes,
+            on_change=wanted.on_change,
+            known=known,
+            unread=wanted.unread,
+        )
         self._resources[name], self._reflectors[name] = resource, reflector
         self._tasks[name] = asyncio.create_task(reflector.run(), name=f"{resource.plural}.{resource.group}")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Malformed, Unavailable
 from common.kube.client.meta import object_key
-from common.kube.client.resource import by_name
+from common.kube.client.resource import Broken, by_name
 from common.kube.controller.discovery import Wanted
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
@@ -47,6 +48,11 @@ def _cluster_of(subject: Subject) -> str:
     return hosted_key(subject.metadata.namespace, subject.spec.cluster_name)
 
 
+def _unread(struct: type[Subject], broken: Broken) -> Subject:
+    """Stands for one that cannot be read. It names no Cluster, as no other does: their API requires one."""
+    return struct(metadata=broken.metadata)
+
+
 def _infrastructure_of(subject: Subject) -> str:
     spec = subject.spec.template.spec if isinstance(subject, MachinePool) else subject.spec
     reference = spec.infrastructure_ref
@@ -80,6 +86,11 @@ class ClusterSource(SharedInformerSource):
         self._task = kept_task("sizes", self._asking.run, self.key)
         for subject in feed.subjects_of(self.key):
             self.apply(None, subject)
+
+    @property
+    def counted(self) -> bool:
+        """Not while something in its namespace could never be read: nobody knows of which Cluster that is."""
+        return super().counted and not self._feed.subjects_of(hosted_key(self.user_cluster.metadata.namespace, ""))
 
     async def generation(self, namespaced_name: str, uid: str) -> Generation:
         return await self._feed.generation(namespaced_name, uid)
@@ -181,7 +192,13 @@ class ClusterApiInformers(SharedInformers):
             view.served,
             {
                 name: Wanted(
-                    cluster_api.GROUP, kind, cluster_api.VERSIONS, struct, on_change=self._changed, indexes=_INDEXES
+                    cluster_api.GROUP,
+                    kind,
+                    cluster_api.VERSIONS,
+                    struct,
+                    on_change=self._changed,
+                    indexes=_INDEXES,
+                    unread=partial(_unread, struct),
                 )
                 for name, kind, struct in kinds
             },

@@ -200,6 +200,38 @@ async def test_what_is_defined_and_not_served_keeps_its_count(monkeypatch: pytes
                 assert not made.source.counted
 
 
+async def test_a_new_leader_counts_nothing_anew_where_a_machine_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not known of which Cluster that is, so the account keeps what it has of each in its namespace."""
+    async with seed(monkeypatch) as made:
+        other = hosted_key("beta", "c1")
+        await made.cluster()
+        await made.infrastructure("a")
+        uid = await made.machine("a")
+        labels = {"labels": {"seedquota.io/project": "beta"}}
+        await made.api.put("clusters", "beta", "c1", metadata=labels)
+
+        async def spoil(labels: dict[str, object]) -> None:
+            found = made.api.objects["machines", "alpha", "a"]
+            await made.api.put(
+                "machines", "alpha", "a", metadata={"generation": 1, "uid": uid, "labels": labels}, spec=found["spec"]
+            )
+
+        async with leading(made):
+            await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
+            await spoil({"a": 5})
+            await eventually(lambda: made.source.problem is not None)
+            assert made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"), "as it was read last"
+        made.feed._following = Following(made.view._cluster, made.view.served, made.feed._following._wanted)
+        async with leading(made):
+            await eventually(lambda: KEY in made.feed.sources and made.source.problem is not None)
+            assert made.source.problem is not None and made.source.problem.reason == "ObjectsUnreadable"
+            assert not made.source.counted
+            assert made.feed.sources[other].counted, "one broken object stops nobody else"
+            await spoil({})
+            await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
+            await eventually(lambda: made.source.problem is None)
+
+
 async def test_a_machine_keeps_its_reservation_until_what_it_is_made_of_was_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
