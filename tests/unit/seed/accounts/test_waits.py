@@ -178,10 +178,10 @@ async def running(leader: Leading) -> AsyncIterator[None]:
 
 
 async def test_from_the_fence_to_the_opening_the_report_says_what_is_missing() -> None:
-    """After a cold start, with a window that passes."""
+    """After a cold start, with a window that ends when the test says so."""
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64")
-        leader = Leading(world, term=2, cold=True, window=2.0)
+        leader = Leading(world, term=2, cold=True, window=3600.0)
         async with running(leader):
             await eventually(lambda: said(leader) == AccountWait(reason="MasterAnswer"))
             present = world.account()
@@ -190,6 +190,8 @@ async def test_from_the_fence_to_the_opening_the_report_says_what_is_missing() -
             await eventually(lambda: (found := said(leader)) is not None and found.reason == "InFlightWindow")
             longest = leader.accounts.waits.longest()
             assert longest.pop(WaitReason.IN_FLIGHT_WINDOW) > 0 and not any(longest.values())
+            leader.accounts._window = 0.0
+            leader.accounts.look_at("project-alpha")
             await eventually(lambda: said(leader) == AccountWait(reason="Sources", sources=[KEY]))
             leader.source.lists += 2
             await eventually(lambda: not world.account().fenced)
