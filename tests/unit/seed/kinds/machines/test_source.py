@@ -261,13 +261,15 @@ async def test_a_machine_that_cannot_be_read_counts_with_what_was_known_and_is_n
         assert "alpha/new: cannot size machine: the Machine cannot be read" in str(there.source.totals.unsized().named)
 
         before = there.source.totals
-        again = asyncio.create_task(there.source._follow(there.api.cluster(), "alpha"))
+        connection = there.api.cluster()
+        again = asyncio.create_task(there.source._follow(connection, "alpha"))
         try:
             await eventually(lambda: there.source.totals is not before)
             assert there.source.totals.used == before.used
         finally:
             again.cancel()
             await asyncio.gather(again, return_exceptions=True)
+            await connection.close()
         await there.api.remove("machines", "alpha", "a")
         await there.api.remove("machines", "alpha", "new")
         await eventually(lambda: there.source.problem is None)
