@@ -29,7 +29,7 @@ def text(wait: AccountWait, *, named: bool = True) -> str:
         case WaitReason.TURN:
             return "waits for its turn, since a limited number of accounts is opened at a time"
         case WaitReason.LEDGER:
-            return "waits for the store of the ledger, which does not answer"
+            return "waits for its ledger, which cannot be read or written"
     return f"waits ({wait.reason})"
 
 

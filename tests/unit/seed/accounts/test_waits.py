@@ -147,6 +147,7 @@ async def test_what_is_said_of_sources_is_bounded_and_the_end_of_the_window_is_s
         ),
         (AccountWait(reason="Sources"), "waits for new lists from its clusters", None),
         (AccountWait(reason="MasterAnswer"), "waits for the answer of the master", None),
+        (AccountWait(reason="Ledger"), "waits for its ledger, which cannot be read or written", None),
         (
             AccountWait(reason="InFlightWindow", until="2026-11-20T10:00:00Z"),
             "waits until 2026-11-20T10:00:00Z, since what was admitted before may appear until then",
