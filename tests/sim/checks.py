@@ -17,6 +17,7 @@ from common.quota import escrow, quantity, resources, surge
 from common.quota.account import Account, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
+from seed.admission.denial import Refusal
 from seed.cache.quota import NAMESPACES, Quota
 from tests.sim.servers import name_of
 
@@ -63,6 +64,7 @@ class Wish:
         "thing",
         "told",
         "until",
+        "verdicts",
         "yes",
     )
 
@@ -87,6 +89,7 @@ class Wish:
         self.repeats = 0
         self.replaces: list[str] = []
         self.reads: list[Beside] = []  # what was read of the others for the answer that came last
+        self.verdicts: list[tuple[Refusal | None, list[Beside]]] = []  # ... for each answer that was decided
         self.after: dict[str, ResourceList] = {}
 
     @property

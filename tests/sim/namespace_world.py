@@ -253,7 +253,8 @@ class NamespaceWorld(World):
             known = self._known_to(replica, source, wish)
             there.update(uid for uid, label in known.items() if uid in before and label in always)
             if not repeated:
-                wish.reads = reads
+                wish.verdicts.append((no, reads))
+            wish.reads = next((found for told, found in reversed(wish.verdicts) if told is no), reads)
             answered(no, [quota for quota in quotas if resources.only(wish.need, quota.limits)], repeated)
 
         deadline = replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT

@@ -785,13 +785,13 @@ def _end_rollouts(world: World) -> None:
 
 
 def _agree(wish: Wish) -> bool:
-    """All answers about it were of one replica, by the same quotas."""
+    """All answers about it were of one replica, by the same quotas, and decided."""
     return len(wish.answered) == 1
 
 
 def _tidy(world: World) -> None:
     """Where nothing went wrong, a reservation does not have to wait for evidence that it is of nothing: unless several
-    replicas answered about one creation, or by other quotas, and so not the same."""
+    replicas answered about one creation, or by other quotas, or one of two calls could not be decided."""
     settle(world)
     for _ in range(5):
         world.pass_time(1.0)

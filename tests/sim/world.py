@@ -434,6 +434,8 @@ class World:
                     self.fail(f"{wish.thing.uid} is answered by what was decided long ago")
             wish.since[replica.name] = asked
             wish.answered.add((replica.name, *sorted(quota.key.uid for quota in quotas)))
+            if no is not None and no.code == 503 and len(wish.calls) > 1:
+                wish.answered.add((replica.name, "undecided"))  # the other call may have been decided
             if no is not None and no.code == 403:
                 self._judge(wish, replica, no, quotas, asked)
             self._verdict(wish, call, site, no, quotas, gives_up, repeated=repeated)
