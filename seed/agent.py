@@ -49,7 +49,7 @@ def measure(agent: Agent) -> None:
     metrics.watch_leader(lambda: agent.leader.leads)
     REGISTRY.register(collectors.AccountsCollector(agent.caches.quotas, agent.registry))
     REGISTRY.register(collectors.AccountWaitsCollector(lambda: agent.leader.account_waits))
-    REGISTRY.register(collectors.NamespacesCollector(agent.caches.quotas, lambda: agent.leader.in_namespaces))
+    REGISTRY.register(collectors.NamespacesCollector(agent.caches.quotas, lambda: agent.leader.sources))
     REGISTRY.register(collectors.FlavoursCollector(agent.flavours))
     observed.watch_waiting(lambda: agent.refusals.waiting)
 
@@ -78,8 +78,7 @@ def follow(agent: Agent) -> list[asyncio.Task[None]]:
         kept_task("watches", lambda: listed_after(agent.record.kept, agent.caches.watches)),
         kept_task("view of Cluster API", agent.caches.cluster_api.run),
         kept_task("view of Kubermatic", agent.caches.kubermatic.run),
-        kept_task("namespaces", agent.caches.namespaces.run),
-        kept_task("organizations", agent.caches.organizations.run),
+        *(kept_task(name, run) for name, run in agent.follows.items()),
         kept_task("connections to user clusters", agent.connections.run),
         kept_task("refusals", agent.refusals.run),
     ]

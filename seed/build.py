@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.networks import Networks
@@ -26,45 +26,27 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Record
-from seed.cache.source_keys import OWN_API_SERVER
 from seed.cache.user_cluster_clients import Connections
 from seed.cache.watches import Watches
 from seed.controllers.leader import Leader
 from seed.controllers.term import Replica
-from seed.controllers.wanted import WantedConfigurations
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import InvalidBundle, Transport, trusting
 from seed.instance_types.settings import SettingsReader
-from seed.kinds.allocations.admission import AllocationAdmission
-from seed.kinds.allocations.configuration import CALLER as ALLOCATIONS_CALLER
-from seed.kinds.allocations.organizations import OrganizationCache
-from seed.kinds.allocations.webhook import AllocationWebhook
-from seed.kinds.clusters.configuration import CALLER as CLUSTERS_CALLER
-from seed.kinds.clusters.evaluator import Kind, kinds
-from seed.kinds.clusters.same_cluster import DuplicateClusters
-from seed.kinds.clusters.webhook import ClusterWebhook
-from seed.kinds.machines.admission import MachineAdmission
-from seed.kinds.machines.cluster_api_configuration import CALLER as CLUSTER_API_CALLER
-from seed.kinds.machines.cluster_api_webhook import ClusterApiWebhook
-from seed.kinds.machines.rollouts import Rollouts, in_cluster_api, in_user_clusters
-from seed.kinds.machines.scale_webhook import ScaleWebhook
-from seed.kinds.machines.webhook import MachineWebhook, StampWebhook
-from seed.kinds.namespaces.admission import NamespacedAdmission
-from seed.kinds.namespaces.cache import NamespaceCache
-from seed.kinds.namespaces.webhook import NamespacedObjectWebhook
+from seed.kinds.kind import Parts, Run
+from seed.kinds.registry import KINDS, OF_PROJECTS
 from seed.ledger.backend import ChosenStore, redis_access
+from seed.model.source_key import OWN_API_SERVER
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
 from seed.registration.certificates import Served, certificates_of
 from seed.registration.token import WebhookKey
+from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
-from seed.sizing.stamper import Stamping
-from seed.webhooks.endpoint import Endpoint, Webhook
+from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import Endpoints, identify, route
-from seed.webhooks.turns import OBJECTS_TO_MACHINES, Turns
-
-T = TypeVar("T")
+from seed.webhooks.turns import Turns
 
 LEASE_NAME = "seedquota-seed"
 
@@ -78,8 +60,6 @@ class Caches:
     watches: Watches
     cluster_api: View
     kubermatic: KubermaticView
-    namespaces: NamespaceCache
-    organizations: OrganizationCache
 
 
 def reach_of(options: SeedOptions) -> Reach:
@@ -88,7 +68,7 @@ def reach_of(options: SeedOptions) -> Reach:
 
 def caches_of(options: SeedOptions, cluster: Cluster) -> Caches:
     quotas = QuotaCache(cluster)
-    clusters = ClusterCache(cluster, quotas, (options.namespace, *options.exempt_namespaces))
+    clusters = ClusterCache(cluster, quotas, (options.namespace, *options.exempt_namespaces), of_projects=OF_PROJECTS)
     view = View(cluster, clusters, options.project_label)
     return Caches(
         quotas=quotas,
@@ -96,8 +76,6 @@ def caches_of(options: SeedOptions, cluster: Cluster) -> Caches:
         watches=Watches(*quotas.reflectors, *clusters.reflectors),
         cluster_api=view,
         kubermatic=KubermaticView(cluster, clusters, view.served),
-        namespaces=NamespaceCache(cluster, quotas, clusters, reach=reach_of(options)),
-        organizations=OrganizationCache(cluster, quotas),
     )
 
 
@@ -117,14 +95,11 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
     return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers)
 
 
-def wanted_of(
-    options: SeedOptions, key: WebhookKey, certificates: Served, cluster_kinds: Sequence[Kind]
-) -> WantedConfigurations:
+def wanted_of(options: SeedOptions, key: WebhookKey, certificates: Served) -> WantedConfigurations:
     group = options.break_glass_group
     return WantedConfigurations(
         key,
         certificates,
-        cluster_kinds,
         base_url=options.webhook_url,
         timeout_seconds=options.webhook_timeout,
         seed_break_glass_group=group if options.seed_break_glass == "on" else "",
@@ -133,49 +108,44 @@ def wanted_of(
     )
 
 
-def endpoints_of(
+def parts_of(
     options: SeedOptions,
     cluster: Cluster,
     caches: Caches,
     registry: AccountRegistry,
     sizing: Sizing,
     connections: Connections,
-    decisions: Decisions,
     stale: Callable[[], str | None],
-) -> Endpoints:
-    """All webhooks, by the path that each is called at."""
-    quotas, clusters, view = caches.quotas, caches.clusters, caches.cluster_api
-    copies = options.local_copies == "on"
-    admission = Admission(quotas, registry, stale)
-    rollouts = Rollouts()
-    machines = MachineAdmission(quotas, admission, sizing, in_user_clusters(rollouts, connections, sizing))
-    of_cluster_api = MachineAdmission(quotas, admission, sizing, in_cluster_api(rollouts, cluster, view, sizing))
-    twins = DuplicateClusters(cluster, clusters, view)
-    unlimited = {ALLOCATIONS_CALLER, CLUSTER_API_CALLER, CLUSTERS_CALLER, OWN_API_SERVER}
-    of_machines = Turns(options.webhook_requests_per_second, unlimited)
-    of_objects = Turns(OBJECTS_TO_MACHINES * options.webhook_requests_per_second, unlimited)
-    allocations = AllocationAdmission(cluster, quotas, caches.organizations, admission)
+) -> Parts:
+    return Parts(
+        options=options,
+        cluster=cluster,
+        quotas=caches.quotas,
+        clusters=caches.clusters,
+        cluster_api=caches.cluster_api,
+        registry=registry,
+        sizing=sizing,
+        connections=connections,
+        admission=Admission(caches.quotas, registry, stale),
+        reach=reach_of(options),
+    )
 
-    def endpoint(webhook: Webhook[T], turns: Turns = of_machines) -> Endpoint[T]:
-        return Endpoint(webhook, observed.decision, decisions, turns)
 
-    return {
-        "machines": endpoint(MachineWebhook(clusters, machines, local_copies=copies)),
-        "stamp": endpoint(StampWebhook(Stamping(clusters, sizing))),
-        "cluster-api": endpoint(ClusterApiWebhook(view, of_cluster_api)),
-        "allocations": endpoint(AllocationWebhook(allocations)),
-        "clusters": endpoint(ClusterWebhook(quotas, admission, kinds(options.project_label), twins)),
-        "namespaces": endpoint(
-            NamespacedObjectWebhook(
-                clusters,
-                NamespacedAdmission(admission, caches.namespaces),
-                lambda: quotas.own_conditions,
-                local_copies=copies,
-            ),
-            of_objects,
-        ),
-        "scale": endpoint(ScaleWebhook(quotas, clusters, registry, sizing, connections, view, local_copies=copies)),
-    }
+def endpoints_of(parts: Parts, decisions: Decisions) -> tuple[Endpoints, dict[str, Run]]:
+    """All webhooks, by the path that each is called at, and what is kept up to date for them."""
+    per_second = parts.options.webhook_requests_per_second
+    unlimited = {OWN_API_SERVER, *(kind.of_seed.caller for kind in KINDS if kind.of_seed is not None)}
+    turns: dict[int, Turns] = {}
+    endpoints: dict[str, Endpoint[Any]] = {}
+    follows: dict[str, Run] = {}
+    for kind in KINDS:
+        serving = kind.serving(parts)
+        times = serving.requests_to_machines
+        shared = turns.setdefault(times, Turns(times * per_second, unlimited))
+        for path, webhook in serving.webhooks.items():
+            endpoints[path] = Endpoint(webhook, observed.decision, decisions, shared)
+        follows |= serving.follows
+    return endpoints, follows
 
 
 def server_of(endpoints: Endpoints, key: WebhookKey, stopping: Callable[[], bool]) -> HttpServer:
@@ -219,6 +189,7 @@ class Agent:
     connections: Connections
     refusals: Refusals
     decisions: Decisions
+    follows: dict[str, Run]  # what is kept up to date for the webhooks, by name
     server: HttpServer
 
 
@@ -258,7 +229,6 @@ def build(options: SeedOptions, cluster: Cluster, lease: Lease, stopping: Callab
         on_bundle=configuration.call,
     )
     flavours, sizing = sizing_of(options, cluster, key)
-    cluster_kinds = kinds(options.project_label)
     leader = Leader(
         Replica(
             cluster=cluster,
@@ -267,11 +237,11 @@ def build(options: SeedOptions, cluster: Cluster, lease: Lease, stopping: Callab
             registry=registry,
             store=ledger.store,
             lease=lease,
-            wanted=wanted_of(options, key, certificates, cluster_kinds),
+            wanted=wanted_of(options, key, certificates),
             sizing=sizing,
             cluster_api=caches.cluster_api,
             kubermatic=caches.kubermatic,
-            kinds=cluster_kinds,
+            project_label=options.project_label,
             in_flight_window=options.in_flight_window,
             local_copies=options.local_copies == "on",
             reach=reach_of(options),
@@ -283,7 +253,8 @@ def build(options: SeedOptions, cluster: Cluster, lease: Lease, stopping: Callab
     refusals = refusals_to(cluster, caches, registry, identity, reach_of(options))
     on_refusal = collectors.refusals_of(caches.quotas)
     decisions = Decisions(on_decision=refusals.decided, on_pod=refusals.pod_decided, on_refusal=on_refusal)
-    endpoints = endpoints_of(options, cluster, caches, registry, sizing, connections, decisions, record.stale)
+    parts = parts_of(options, cluster, caches, registry, sizing, connections, record.stale)
+    endpoints, follows = endpoints_of(parts, decisions)
     return Agent(
         cluster=cluster,
         caches=caches,
@@ -299,5 +270,6 @@ def build(options: SeedOptions, cluster: Cluster, lease: Lease, stopping: Callab
         connections=connections,
         refusals=refusals,
         decisions=decisions,
+        follows=follows,
         server=server_of(endpoints, key, stopping),
     )

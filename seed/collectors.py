@@ -22,7 +22,7 @@ from seed.admission.denial import Refusal
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.instance_types.cache import FlavourCache
-from seed.kinds.namespaces.source import NamespacedSource
+from seed.usage.source import InNamespaces, UsageSource
 
 MAX_NAMESPACES: Final = 2_000  # that have samples of their own, of all quotas together
 
@@ -93,7 +93,7 @@ class AccountWaitsCollector(Collector):
 class NamespacesCollector(Collector):
     """What the leader counts in namespaces: of each quota and cluster, and of as many namespaces as MAX_NAMESPACES."""
 
-    def __init__(self, quota_cache: QuotaCache, sources: Callable[[], Iterable[NamespacedSource]]) -> None:
+    def __init__(self, quota_cache: QuotaCache, sources: Callable[[], Iterable[UsageSource]]) -> None:
         self._quota_cache = quota_cache
         self._sources = sources
 
@@ -114,10 +114,10 @@ class NamespacesCollector(Collector):
             "Namespaces that use something of the quota and have no sample.",
             labels=["quota"],
         )
-        by_quota: dict[str, list[NamespacedSource]] = {}
-        for source in self._sources():
-            if source.counted:
-                by_quota.setdefault(source.consumer.quota, []).append(source)
+        by_quota: dict[str, list[InNamespaces]] = {}
+        for each in self._sources():
+            if each.in_namespaces is not None and each.counted:
+                by_quota.setdefault(each.consumer.quota, []).append(each.in_namespaces)
         for name, sources in by_quota.items():
             quota = self._quota_cache.quota(name)
             if quota is None:

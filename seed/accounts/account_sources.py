@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from common.api import conditions
+from common.api.catalogue import Catalogue
 from common.quota import resources
 from common.quota.account import Account
+from common.quota.resources import ResourceList
 from seed.accounts.plan import SourceFacts
 from seed.accounts.registry import AccountRegistry
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import is_of_allocations, project_of_key, shown
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource
 
 
@@ -51,26 +53,30 @@ class AccountSources:
 
     def are_empty(self, quota: Quota) -> bool:
         """Nothing can be created that the quota limits."""
-        if "clusters" in quota.limits:
+        if any(each.limits(self._quota_cache, quota) for each in self._cluster_cache.of_projects):
             return False
-        if self._quota_cache.in_cluster and not self._quota_cache.catalogue.allocated.isdisjoint(quota.limits):
-            return False
-        return all(project_of_key(key) is not None for key in self._registry.source_keys(quota))
+        return all(key.project for key in self._registry.source_keys(quota))
 
     def unlisted(self, key: str, since: int) -> str:
         """The source, and which kinds of it lack a list that began after that moment, for people."""
         source = self._sources.get(key)
         kinds = source.in_namespaces.unlisted(since) if source is not None and source.in_namespaces is not None else []
-        return f"{shown(key)} ({conditions.some(kinds)})" if kinds else shown(key)
+        name = SourceKey(key).shown
+        return f"{name} ({conditions.some(kinds)})" if kinds else name
 
-    def _strays(self) -> list[str]:
+    def counted(self, key: SourceKey, used: ResourceList) -> ResourceList:
+        """What the catalogue says is counted from this source. It says nothing of quotas of kind namespaces."""
+        if key.quota:
+            return used
+        of_kind = next((each for each in self._cluster_cache.of_projects if each.kind == key.kind), None)
+        counts = of_kind.counts if of_kind is not None else Catalogue.from_objects
+        return counts(self._quota_cache.catalogue, used)
+
+    def _strays(self) -> list[SourceKey]:
         """The sources of projects that have something here and no copy."""
-        allocated = [
-            key
-            for key in self._sources
-            if is_of_allocations(key) and self._quota_cache.lacks(project_of_key(key) or "")
-        ]
-        return [*self._cluster_cache.strays(), *allocated]
+        alone = {each.kind for each in self._cluster_cache.of_projects if each.alone}
+        found = [key for key in map(SourceKey, self._sources) if key.kind in alone]
+        return [*self._cluster_cache.strays(), *(key for key in found if self._quota_cache.lacks(key.project))]
 
     def _may_use(self, quota: Quota, key: str) -> bool:
         """False where it is known that there is nothing in the source that the quota limits."""

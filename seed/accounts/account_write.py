@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from common.quota.account import Account, StaleEpochError
 from seed.accounts.registry import AccountHandle
-from seed.cache.quota import Quota
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
+from seed.model.quota import Quota
 
 log = logging.getLogger(__name__)
 

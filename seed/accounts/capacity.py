@@ -17,10 +17,10 @@ from common.quota import account as accounts
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
-from seed.cache.quota import Quota
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
 from seed.ledger.writer import AccountWriter
+from seed.model.quota import Quota
 
 log = logging.getLogger(__name__)
 

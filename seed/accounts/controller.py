@@ -25,7 +25,6 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from common.quota import account as accounts
 from common.quota import fencing, resources, surge_loans
 from common.quota.account import Account
-from common.quota.resources import ResourceList
 from seed.accounts import plan
 from seed.accounts.account_sources import AccountSources
 from seed.accounts.list_demands import ListDemands
@@ -35,12 +34,11 @@ from seed.accounts.publisher import Publisher, kept_use
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.waits import Waits
 from seed.cache.clusters import ClusterCache
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import cluster_of_namespaces, is_of_allocations
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, NoAccountError, Store, StoreUnavailableError
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
 from seed.usage import unsized
 from seed.usage.source import UsageSource
 from seed.usage.unsized import Rest
@@ -186,14 +184,14 @@ class Accounts:
         counted = {uid for uid, kept in reservations.items() if uid in gone or seen.get(uid, -1) >= kept.generation}
         lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
         found = unsized.used(rest, reservations, totals, counted)
-        used = kept_use(self._of_side(source.key, found), account, quota)
+        used = kept_use(self._account_sources.counted(source.key, found), account, quota)
         sizes = totals.sizes(uid for uid in lent if uid in seen)
         if lent:
             account = accounts.receive(account, quota.grant)  # it may have been asked for, to end a loan
         after = surge_loans.count(
             account,
             self.term,
-            source.key,
+            source.key.text,
             used,
             seen=seen,
             gone=gone,
@@ -202,13 +200,6 @@ class Accounts:
         )
         self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the totals lack
         return after
-
-    def _of_side(self, key: str, used: ResourceList) -> ResourceList:
-        """What the catalogue says is counted from this source. It says nothing of quotas of kind namespaces."""
-        if cluster_of_namespaces(key) is not None:
-            return used
-        catalogue = self._quota_cache.catalogue
-        return catalogue.from_allocations(used) if is_of_allocations(key) else catalogue.from_objects(used)
 
     def _quota_changed(self, name: str) -> None:
         quota = self._quota_cache.quota(name)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from common.kube.controller.reflector import moment
 from common.runtime.unexpected import kept_task
-from seed.cache.quota import Quota
+from seed.model.quota import Quota
 from seed.usage.source import UsageSource
 
 

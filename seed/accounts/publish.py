@@ -8,7 +8,6 @@ from common.api.types import AccountWait, NamespaceLack, NamespaceUse, StaleSour
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.escrow import Report
-from seed.cache.source_keys import shown
 from seed.usage.source import KEPT_IN_PART, NOT_LISTED, Problem, UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
@@ -82,7 +81,7 @@ def stale_source(
     if since is None:
         return None
     return StaleSource(
-        source=shown(source.key),
+        source=source.key.shown,
         seconds=int(now - since) // STALE_STEP * STALE_STEP,
         never_counted=not source.counted and source.key not in account.used,
         not_listed=problem.message[:MAX_TEXT] if problem.reason in KEPT_IN_PART else "",

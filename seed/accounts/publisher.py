@@ -33,8 +33,8 @@ from seed.accounts.publish import (
 )
 from seed.accounts.waits import Waits
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import NAMESPACES, Quota
-from seed.cache.source_keys import shown
+from seed.model.quota import NAMESPACES, Quota
+from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Publisher:
         """Returns in how many seconds to call again, None where only news are a reason to."""
         said = report(account)
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
-        unenforced = tuple(map(shown, self._cluster_cache.unenforced(quota)[:MAX_NAMED]))
+        unenforced = tuple(SourceKey(key).shown for key in self._cluster_cache.unenforced(quota)[:MAX_NAMED])
         now = time.monotonic()
         looked, in_namespaces = self._look(quota, sources, now)
         facts = Sources(

@@ -14,11 +14,12 @@ from seed.accounts import snapshot
 from seed.accounts.capacity import CapacityRequester
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.cache.clusters import ClusterCache
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.ledger.store import Key, Store
 from seed.ledger.writer import AccountWriter
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class AccountRegistry:
             found.extend(quota for quota in self._quota_cache.all_quotas() if project in self._missed(quota))
         return found
 
-    def source_keys(self, quota: Quota) -> list[str]:
+    def source_keys(self, quota: Quota) -> list[SourceKey]:
         """The sources of all that the quota counts."""
         keys = self._cluster_cache.source_keys(quota)
         for project in self._missed(quota):

@@ -19,7 +19,7 @@ from seed.accounts.account_write import write
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle
 from seed.accounts.reservation_gc import Entry, Finding
-from seed.cache.quota import Quota
+from seed.model.quota import Quota
 from seed.usage.source import Generation, Taken, UsageSource
 
 log = logging.getLogger(__name__)

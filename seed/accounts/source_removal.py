@@ -16,14 +16,9 @@ from seed.accounts.account_write import write
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import Quota
-from seed.cache.source_keys import (
-    OWN_API_SERVER,
-    cluster_of_namespaces,
-    is_hosted,
-    is_of_kubermatic,
-    project_of_key,
-)
+from seed.model.cluster_key import is_hosted, is_of_kubermatic
+from seed.model.quota import Quota
+from seed.model.source_key import OWN_API_SERVER, SourceKey
 
 log = logging.getLogger(__name__)
 
@@ -47,23 +42,22 @@ class SourceRemoval:
     async def forget(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
         """Forgets sources whose cluster is gone, or of another subject."""
         counted = set(self._registry.source_keys(quota))
-        for key in accounts.sources(account) - counted:
+        for key in map(SourceKey, accounts.sources(account) - counted):
             gone = False
             with contained("evidence", f"{key} for {quota.name}"), suppress(ApiError):
                 gone = not await self._belongs(key, quota)
-            if gone and await write(handle, quota, forgetting(self._accounts.term, key)):
+            if gone and await write(handle, quota, forgetting(self._accounts.term, key.text)):
                 log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
         for key in counted - set(self._cluster_cache.source_keys(quota)):
-            if project_of_key(key) is not None and account.used.get(key) == {}:
-                await write(handle, quota, _forgetting_nothing(self._accounts.term, key))
+            if key.project and account.used.get(key) == {}:
+                await write(handle, quota, _forgetting_nothing(self._accounts.term, key.text))
 
-    async def _belongs(self, key: str, quota: Quota) -> bool:
+    async def _belongs(self, key: SourceKey, quota: Quota) -> bool:
         """By consistent reads. A missing Project is no proof: it may be put back. Raises ApiError."""
-        counted = cluster_of_namespaces(key)
-        if counted is not None:
-            return await self._is_covered(counted, quota)
-        project = project_of_key(key)
-        if project is None:
+        if key.quota:
+            return await self._is_covered(key.cluster, quota)
+        project = key.project
+        if not project:
             cluster = await self._find(key)
             if cluster is None:
                 return False

@@ -23,10 +23,10 @@ from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_collector import ReservationCollector
 from seed.accounts.source_removal import SourceRemoval
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import Key, NoAccountError, StoreUnavailableError
+from seed.model.quota import Quota
 from seed.usage.source import Usage, UsageSource
 
 log = logging.getLogger(__name__)

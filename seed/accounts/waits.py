@@ -11,7 +11,7 @@ from common.api.account_waits import WaitReason
 from common.api.conditions import NAMED
 from common.api.types import AccountWait
 from seed.accounts.plan import WaitsFor
-from seed.cache.quota import Quota
+from seed.model.quota import Quota
 
 MAX_NAME = 512  # characters of what is said of one source
 

@@ -33,11 +33,11 @@ from seed.accounts.snapshot import snapshot
 from seed.admission import denial
 from seed.admission.denial import Refusal
 from seed.admission.types import Attempt, Confirm, Replaceable, Request, Verdict
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
 from seed.ledger.writer import BusyError
+from seed.model.quota import Quota
 
 log = logging.getLogger(__name__)
 

@@ -58,7 +58,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Copy(Protocol):
-    """A quota's copy on this seed, see `seed.cache.quota.Quota`."""
+    """A quota's copy on this seed, see `seed.model.quota.Quota`."""
 
     @property
     def name(self) -> str: ...

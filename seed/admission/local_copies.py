@@ -9,7 +9,7 @@ import msgspec
 from common.api.types import Condition, UserCluster
 from seed.admission import denial
 from seed.admission.types import Verdict
-from seed.cache.source_keys import is_of_kubermatic
+from seed.model.cluster_key import is_of_kubermatic
 
 CONDITION = "LocalQuotasWritten"
 

@@ -13,8 +13,8 @@ from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.evaluator import Evaluator
 from seed.admission.types import Replaceable, Request, Verdict
-from seed.cache.consumer import consumer_of
 from seed.cache.quotas import QuotaCache
+from seed.model.consumer import consumer_of
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 
 ObjectT = TypeVar("ObjectT", bound=Object)

@@ -15,9 +15,9 @@ import msgspec
 from common.api.types import Condition, UserCluster
 from seed.admission import denial
 from seed.admission.types import Verdict
-from seed.cache.consumer import consumer_of
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import is_hosted, is_of_kubermatic
+from seed.model.cluster_key import is_hosted, is_of_kubermatic
+from seed.model.consumer import consumer_of
 
 CONDITION = "ProjectKnown"
 FOUND, UNKNOWN, NOTHING = "ProjectFound", "UnknownProject", "NothingCopied"

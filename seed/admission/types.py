@@ -10,7 +10,7 @@ from common.quota.account import Admitted, Reservation
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.denial import Refusal
-from seed.cache.consumer import Consumer
+from seed.model.consumer import Consumer
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

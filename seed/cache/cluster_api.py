@@ -18,13 +18,13 @@ from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.store import Change
 from common.runtime.lru import LruDict
 from seed.cache.clusters import ClusterCache
-from seed.cache.source_keys import HOSTED, hosted_key
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine, Infrastructure, MachinePool, Reference
 from seed.machines.deployments import Deployment
 from seed.machines.infrastructure_kinds import KINDS, Where
 from seed.machines.machine_controller import Machine
 from seed.machines.metal3 import BARE_METAL_HOSTS, BareMetalHost
+from seed.model.cluster_key import HOSTED, hosted_key
 
 log = logging.getLogger(__name__)
 

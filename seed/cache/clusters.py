@@ -3,7 +3,7 @@ and in which of them Machines are not checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from common.api.cluster_identity import KUBE_SYSTEM
@@ -13,28 +13,17 @@ from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.runtime import metrics
 from common.runtime.listeners import Listeners
-from seed.cache.consumer import Consumer, consumer_of
-from seed.cache.quota import NAMESPACES, Quota, takes_part
+from seed.cache.of_projects import OfProjects
 from seed.cache.quotas import QuotaCache
-from seed.cache.selected import OF_USER_CLUSTERS, Exempt
-from seed.cache.source_keys import (
-    ALLOCATIONS,
-    CLUSTER_API,
-    CLUSTERS,
-    HOSTED,
-    OWN_API_SERVER,
-    allocations_key,
-    clusters_key,
-    is_hosted,
-    is_of_kubermatic,
-    namespaces_key,
-    project_of_key,
-    shown,
-)
+from seed.model.asked_of_seed import CLUSTER_API
+from seed.model.cluster_key import HOSTED, is_hosted, is_of_kubermatic
+from seed.model.consumer import Consumer, consumer_of
+from seed.model.quota import NAMESPACES, Quota, takes_part
+from seed.model.selected import OF_USER_CLUSTERS, Exempt
+from seed.model.source_key import OWN_API_SERVER, SourceKey
 
 BY_PROJECT = "project"
 BY_UID = "uid"
-RESOURCE_CLUSTERS = "clusters"  # as quotas name them
 
 
 class ClusterCache:
@@ -46,8 +35,16 @@ class ClusterCache:
     - `on_enforced(consumer)`: what the condition Enforced of a UserCluster says is another. `tell_enforced` calls none.
     """
 
-    def __init__(self, cluster: Cluster, quota_cache: QuotaCache, exempt: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        quota_cache: QuotaCache,
+        exempt: Iterable[str] = (),
+        *,
+        of_projects: Sequence[OfProjects],
+    ) -> None:
         """`exempt`: namespaces of the seed's own API server that no quota counts, beside kube-system."""
+        self.of_projects = of_projects
         self._exempt = frozenset({KUBE_SYSTEM, *exempt})
         self._quota_cache = quota_cache
         self._cluster_listeners: Listeners[[str]] = Listeners()
@@ -70,11 +67,11 @@ class ClusterCache:
         quota_cache.on_project(self._project_changed)
         quota_cache.on_participation(self._participants_listeners.call)
 
-    def source_keys(self, quota: Quota) -> list[str]:
+    def source_keys(self, quota: Quota) -> list[SourceKey]:
         """The sources that the quota counts: for each project its clusters, the Machines of each of them, and in the
         master's cluster its Allocations. Those of a quota of kind namespaces are the clusters that it covers."""
         if quota.kind == NAMESPACES:
-            return [namespaces_key(quota.key.uid, cluster) for cluster in self.covered(quota)]
+            return [SourceKey.of_namespaces(quota.key.uid, cluster) for cluster in self.covered(quota)]
         return [key for project in self._quota_cache.projects_of(quota) for key in self.sources_of(project)]
 
     def participants(self) -> dict[str, UserCluster | None]:
@@ -112,18 +109,17 @@ class ClusterCache:
         masters = self._quota_cache.master_namespace
         return Exempt(self._exempt | {masters} if masters else self._exempt)
 
-    def sources_of(self, project: str) -> list[str]:
-        own = [clusters_key(project)]
-        if self._quota_cache.in_cluster:
-            own.append(allocations_key(project))
-        return [*own, *(cluster.metadata.key for cluster in self._clusters_of(project))]
+    def sources_of(self, project: str) -> list[SourceKey]:
+        there = (each for each in self.of_projects if each.is_there(self._quota_cache))
+        own = [SourceKey.of_project(each.kind, project) for each in there]
+        return [*own, *(SourceKey(cluster.metadata.key) for cluster in self._clusters_of(project))]
 
     def project_of(self, key: str) -> str | None:
         """Whose the source is; None for one of a cluster that is not known."""
         cluster = self.user_clusters.store.get(key) or self.hosted.get(key)
-        return cluster.spec.project if cluster is not None else project_of_key(key)
+        return cluster.spec.project if cluster is not None else SourceKey(key).project or None
 
-    def strays(self) -> list[str]:
+    def strays(self) -> list[SourceKey]:
         """The sources of all projects that have clusters here and no copy."""
         clusters = [*self.user_clusters.store.values(), *self.hosted.values()]
         projects = {cluster.spec.project for cluster in clusters if self._quota_cache.lacks(cluster.spec.project)}
@@ -139,24 +135,18 @@ class ClusterCache:
 
     def _asked_of_seed(self, quota: Quota) -> list[str]:
         """What the seed's own API server must ask about for the quota's limits to hold, beside Machines."""
-        allocated = self._quota_cache.catalogue.allocated
-        asked = []
-        if self._quota_cache.in_cluster and not allocated.isdisjoint(quota.limits):
-            asked.append(ALLOCATIONS)
-        if RESOURCE_CLUSTERS in quota.limits.keys() - allocated:
-            asked.append(CLUSTERS)
-        return asked
+        return [each.asked for each in self.of_projects if each.limits(self._quota_cache, quota)]
 
     def _is_proven(self, key: str, quota: Quota) -> bool:
         told = self._proven.get(key)
         if told is not None and told[1] in (None, quota.spec):
             return told[0]
         known = quota.published is not None and quota.published_generation == quota.generation
-        return known and shown(key) not in quota.published_unenforced
+        return known and SourceKey(key).shown not in quota.published_unenforced
 
     def tell_proven(self, key: str, proven: bool, quota: Quota | None = None) -> bool:
-        """The leader saw it of ALLOCATIONS, CLUSTERS, or of a source of objects in the namespaces of this quota, as far
-        as its present spec asks. True if that is new."""
+        """The leader saw it of what the seed's own API server is to ask about, or of a source of objects in the
+        namespaces of this quota, as far as its present spec asks. True if that is new."""
         told = proven, quota.spec if quota is not None else None
         before = self._proven.get(key)
         self._proven[key] = told
@@ -182,7 +172,7 @@ class ClusterCache:
         if declared is not None:
             return _unenforced(declared)
         told = self._enforced.get(CLUSTER_API if is_hosted(key) else key)
-        return not told if told is not None else shown(key) in quota.published_unenforced
+        return not told if told is not None else SourceKey(key).shown in quota.published_unenforced
 
     def _clusters_of(self, project: str) -> list[UserCluster]:
         return [

@@ -10,7 +10,7 @@ from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.store import Change
 from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic_objects import GROUP, VERSIONS, Cluster, datacenters_of, key_of, user_cluster_of
-from seed.cache.source_keys import KUBERMATIC
+from seed.model.cluster_key import KUBERMATIC
 from seed.providers.cloud_account import Datacenter, KubermaticSeed
 
 CLUSTERS = "clusters"

@@ -12,7 +12,7 @@ import msgspec
 
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, SecretRef, UserCluster, UserClusterSpec
 from common.kube.client.meta import Object, ObjectMeta, object_key
-from seed.cache.source_keys import KUBERMATIC
+from seed.model.cluster_key import KUBERMATIC
 from seed.providers.cloud_account import AccountedCluster, CloudSpec, Datacenter, KubermaticSeed, account_of
 
 GROUP = "kubermatic.k8c.io"

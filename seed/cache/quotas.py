@@ -28,8 +28,8 @@ from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
 from common.runtime.listeners import Listeners
-from seed.cache.consumer import Consumer
-from seed.cache.quota import NAMESPACES, Quota, parse_quota
+from seed.model.consumer import Consumer
+from seed.model.quota import NAMESPACES, Quota, parse_quota
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import LEASES, MICRO_TIME, LeaseObject, LeaseSpec
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.cache.watches import Watches
+from seed.model.quota import Quota
 
 FRESH = 25.0  # seconds: a watch that proves itself, one after it that falls silent, and a list (PROMPT_SECONDS, SILENT)
 LAPSED = 30.0  # ... clocks run at different speeds, and what was decided in time is still to be answered

@@ -13,7 +13,7 @@ from common.runtime import unexpected
 from common.runtime.waiting import first_of
 from seed import metrics
 from seed.controllers.term import ENDS, Leadership, Replica
-from seed.kinds.namespaces.source import NamespacedSource
+from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ class Leader:
         return self._lease.held
 
     @property
-    def in_namespaces(self) -> list[NamespacedSource]:
-        """What is counted in namespaces, while this replica leads."""
-        return self._leadership.in_namespaces if self._leadership is not None else []
+    def sources(self) -> list[UsageSource]:
+        """What is counted, while this replica leads."""
+        return list(self._leadership.sources.values()) if self._leadership is not None else []
 
     @property
     def account_waits(self) -> Mapping[WaitReason, float]:

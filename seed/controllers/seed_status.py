@@ -24,7 +24,9 @@ from common.kube.controller.reflector import Reflector
 from common.runtime.metrics import build_version
 from common.runtime.waiting import within
 from seed.cache.clusters import ClusterCache
-from seed.cache.source_keys import CLUSTER_API, OF_SEED, OWN_API_SERVER, is_hosted
+from seed.model.asked_of_seed import CLUSTER_API
+from seed.model.cluster_key import is_hosted
+from seed.model.source_key import OWN_API_SERVER
 from seed.registration import withdrawal
 from seed.registration.health import Proof, unseen, webhook_serving
 
@@ -64,7 +66,8 @@ class SeedStatus:
         self._said: tuple[str, float] | None = None  # to the copy of which uid, and when (monotonic)
 
     def proven(self, key: str, proof: Proof | None) -> None:
-        """Of a user cluster, of CLUSTER_API for all of them, or of one of OF_SEED. None: nothing, or it is gone."""
+        """Of a user cluster, of CLUSTER_API for all of them, or of what else the seed is asked about. None: nothing, or
+        it is gone."""
         if proof is None:
             self._proofs.pop(key, None)
         else:
@@ -132,7 +135,8 @@ class SeedStatus:
     def _conditions(self, copy: SeedCopy, published: AgentStatus) -> list[Condition]:
         before = published.conditions
         proofs = self._of_each()
-        of_seed = {key: self._proofs[key] for key in OF_SEED if key in self._proofs}
+        asked = (each.asked for each in self._cluster_cache.of_projects)
+        of_seed = {key: self._proofs[key] for key in asked if key in self._proofs}
         serving = webhook_serving(proofs, of_seed) if self._enforces() else withdrawal.PROOF
         waits = time.monotonic() - self._began < PATIENCE
         if serving.enforced is not False and unseen(proofs) and waits:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from common.api.labels import UNINSTALLED_ANNOTATION
@@ -24,32 +25,25 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Replicas
-from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, CLUSTERS, OWN_API_SERVER, is_of_kubermatic
 from seed.controllers.cloud_quotas import CloudQuotas
 from seed.controllers.seed_status import SeedStatus
 from seed.controllers.unadmitted_events import UnadmittedEvents
 from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_cluster_conditions import own_conditions
 from seed.controllers.user_clusters import UserClusters
-from seed.controllers.wanted import WantedConfigurations
-from seed.kinds.allocations import configuration as allocations
-from seed.kinds.allocations.source import AllocationSources
-from seed.kinds.clusters import configuration as clusters
-from seed.kinds.clusters.evaluator import Kind
-from seed.kinds.clusters.source import ClusterSources
-from seed.kinds.machines import cluster_api_configuration as cluster_api
-from seed.kinds.machines.cluster_api_source import ClusterApiInformers
+from seed.kinds.kind import AskedOfSeed, InTerm
 from seed.kinds.machines.source import Source
-from seed.kinds.namespaces import configuration as namespaces
-from seed.kinds.namespaces.enforcement import NamespacedWebhook
-from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
+from seed.kinds.registry import KINDS
 from seed.ledger.store import Store, StoreUnavailableError
+from seed.model.asked_of_seed import CLUSTER_API
+from seed.model.cluster_key import is_hosted, is_of_kubermatic
+from seed.model.source_key import OWN_API_SERVER
 from seed.projections.local_copies import LocalCopies
 from seed.registration import withdrawal
-from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
 from seed.registration.enforcement import Enforcement
 from seed.registration.health import Proof
-from seed.registration.probe import Sample
+from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.usage.source import Problem, UsageSource
 
@@ -74,14 +68,14 @@ class Replica:
     sizing: Sizing
     cluster_api: View
     kubermatic: KubermaticView
-    kinds: tuple[Kind, ...]
+    project_label: str
     in_flight_window: float
     local_copies: bool = True
     reach: Reach = DEFAULT
 
 
 class AllSources(Mapping[str, UsageSource]):
-    """Of user clusters, of what the seed itself is for, of projects' clusters and Allocations, and of namespaces."""
+    """Of user clusters, and of each kind."""
 
     def __init__(self, *parts: Mapping[str, UsageSource]) -> None:
         self._parts = parts
@@ -112,6 +106,9 @@ class Leadership:
         self._status = SeedStatus(cluster, cluster_cache, replica.wanted.are_wanted, self._own_conditions)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)
         self._local_copies = LocalCopies(quota_cache, cluster_cache, replica.registry, enabled=replica.local_copies)
+        self._enforcements = {asked.key: self._enforcement(asked) for asked in _asked_of_seed()}
+        in_term = self._in_term()
+        self._counted = [kind.counting(in_term) for kind in KINDS]
         self._user_clusters = UserClusters(
             cluster,
             quota_cache,
@@ -126,51 +123,44 @@ class Leadership:
             wanted=replica.wanted.are_wanted,
             reach=replica.reach,
             on_reconcile=metrics.reconciled,
-            beside=self._follow_namespaces,
+            beside=self._follow_beside,
             in_namespaces=self._proof_in_namespaces,
-        )
-        self._namespaces = NamespacedSources(
-            cluster,
-            quota_cache,
-            cluster_cache,
-            replica.registry,
-            on_change=self._namespaces_changed,
-            on_state=self._state_changed,
-            unreached=self._unreached,
+            configurations=self._configurations_in,
         )
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._cloud_quotas = CloudQuotas(cluster, cluster_cache.user_clusters.store.values, sizing.account_quota)
-        self._enforce()
-        self._own_namespaced = self._namespaced_webhook(OWN_API_SERVER, OWN_API_SERVER, cluster, self._status.look)
-        self._namespaced = {OWN_API_SERVER: self._own_namespaced}  # webhooks by cluster, as far as they are connected
-        self._informers = ClusterApiInformers(
-            cluster,
-            quota_cache,
-            cluster_cache,
-            replica.cluster_api,
-            sizing,
-            self._for_cluster_api,
-            on_change=self._changed,
-            on_state=self._state_changed,
-        )
-        self._clusters = self._cluster_sources()
-        self._allocations = AllocationSources(
-            cluster, quota_cache, on_change=self._changed, on_state=self._state_changed
-        )
-        sources = AllSources(
-            self._user_clusters.sources, self._informers.sources, self._clusters, self._allocations, self._namespaces
-        )
+        self.sources = AllSources(self._user_clusters.sources, *(counted.sources for counted in self._counted))
         self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, quota_cache, self._known)
-        self.accounts = self._make_accounts(term, sources)
+        self.accounts = self._make_accounts(term, self.sources)
         self._counting = Counting(
             cluster,
             quota_cache,
             cluster_cache,
             replica.registry,
             self.accounts,
-            sources,
+            self.sources,
             in_flight_window=replica.in_flight_window,
             find_hosted=self._find_hosted,
+        )
+
+    def _in_term(self) -> InTerm:
+        replica = self._replica
+        return InTerm(
+            cluster=replica.cluster,
+            quota_cache=replica.quota_cache,
+            cluster_cache=replica.cluster_cache,
+            registry=replica.registry,
+            cluster_api=replica.cluster_api,
+            sizing=replica.sizing,
+            project_label=replica.project_label,
+            wanted=replica.wanted,
+            copies=self._local_copies,
+            enforcements=self._enforcements,
+            on_change=self._changed,
+            on_state=self._state_changed,
+            on_enforced=self._enforced,
+            unreached=self._unreached,
+            look=self._look,
         )
 
     def _make_accounts(self, term: Term, sources: Mapping[str, UsageSource]) -> Accounts:
@@ -191,45 +181,24 @@ class Leadership:
             on_reconcile=metrics.reconciled,
         )
 
-    def _cluster_sources(self) -> ClusterSources:
+    def _enforcement(self, asked: AskedOfSeed) -> Enforcement:
+        """Canaries are sent to the release's namespace."""
         replica = self._replica
-        return ClusterSources(
-            replica.cluster,
-            replica.cluster_api.served,
-            replica.kinds,
-            on_change=self._changed,
-            on_state=self._state_changed,
-        )
-
-    async def _keep_for_allocations(self) -> None:
-        """One that is there stays until it is known what this seed is."""
-        await self._replica.quota_cache.wait_in_cluster()
-        await self._for_allocations.run()
-
-    def _enforce(self) -> None:
-        """What the seed's own API server asks about. Canaries are sent to the release's namespace."""
-        wanted, namespace = self._replica.wanted, self._replica.lease.namespace
-        served = self._replica.cluster_api.served
-        self._for_cluster_api = self._enforcement(
-            CLUSTER_API, wanted.for_cluster_api, lambda: cluster_api.sample_of(served, namespace)
-        )
-        self._for_clusters = self._enforcement(CLUSTERS, wanted.for_clusters, lambda: clusters.sample(namespace))
-        self._for_allocations = self._enforcement(
-            ALLOCATIONS, wanted.for_allocations, lambda: allocations.sample(namespace)
-        )
-
-    def _enforcement(
-        self, key: str, desired: Callable[[], WebhookConfiguration], sample: Callable[[], Sample | None]
-    ) -> Enforcement:
-        replica = self._replica
+        served, namespace = replica.cluster_api.served, replica.lease.namespace
         return Enforcement(
             replica.cluster,
-            key,
-            desired,
-            sample,
+            asked.key,
+            lambda: replica.wanted.on_seed(asked.caller, asked.desired),
+            lambda: asked.sample(served, namespace),
             on_proof=self._proven_of_seed,
             wanted=replica.wanted.are_wanted,
         )
+
+    async def _keep_asked(self, asked: AskedOfSeed) -> None:
+        """A configuration that is there stays until it is known what this seed is."""
+        if asked.begins is not None:
+            await asked.begins(self._replica.quota_cache)
+        await self._enforcements[asked.key].run()
 
     async def run(self) -> None:
         parts: dict[str, Callable[[], Awaitable[None]]] = {
@@ -237,44 +206,28 @@ class Leadership:
             "replicas": self._replicas.run,
             "counting": self._counting.run,
             "user clusters": self._user_clusters.run,
-            "Cluster API": self._informers.run,
-            "clusters": self._clusters.run,
-            "allocations": self._allocations.run,
-            "namespaces": self._namespaces.run,
             "seed status": self._status.run,
             "unknown projects": self._unknown_projects.run,
             "local copies": self._local_copies.run,
             "Events of what was not admitted": self._unadmitted.run,
             "quotas of cloud accounts": self._cloud_quotas.run,
-            "webhook configuration for clusters": self._for_clusters.run,
-            "webhook configuration for Allocations": self._keep_for_allocations,
-            "webhook for namespaces of the seed": self._own_namespaced.run,
-            "local copies in namespaces of the seed": self._copy_in_own_namespaces,
             "withdrawal of webhooks": self._withdraw,
         }
+        for counted in self._counted:
+            parts |= counted.runs
+        for asked in _asked_of_seed():
+            if not asked.kept_by_sources:
+                parts[f"webhook configuration {asked.name}"] = partial(self._keep_asked, asked)
         async with asyncio.TaskGroup() as group:
             for part, run in parts.items():
                 group.create_task(kept_running(part, run, ends=ENDS), name=part)
 
-    async def _copy_in_namespaces(self, key: str, cluster: Cluster) -> None:
-        look = self._user_clusters.look
-        await self._local_copies.keep_in_namespaces(key, cluster, self._namespaces, lambda: look(key))
-
-    async def _copy_in_own_namespaces(self) -> None:
-        cluster = self._replica.cluster
-        await self._local_copies.keep_in_namespaces(OWN_API_SERVER, cluster, self._namespaces, self._status.look)
-
-    @property
-    def in_namespaces(self) -> list[NamespacedSource]:
-        return self._namespaces.all()
-
     def configuration_changed(self) -> None:
         self._user_clusters.configuration_changed()
-        self._for_cluster_api.changed()
-        self._for_clusters.changed()
-        self._for_allocations.changed()
-        for webhook in self._namespaced.values():
-            webhook.configuration_changed()
+        for enforcement in self._enforcements.values():
+            enforcement.changed()
+        for counted in self._counted:
+            counted.configuration_changed()
 
     async def _withdraw(self) -> None:
         """Removes the webhooks while that is asked for, and says what is left."""
@@ -293,27 +246,26 @@ class Leadership:
 
     async def _with_webhooks(self) -> list[str]:
         found = self._user_clusters.with_webhooks()
-        found += [f"{namespaces.NAME} of {key}" for key, webhook in self._namespaced.items() if not webhook.absent]
+        for counted in self._counted:
+            found += counted.left()
         cluster = self._replica.cluster
         try:
-            await self._for_cluster_api.withdraw()
-            names = [clusters.NAME, cluster_api.NAME]
-            if self._replica.quota_cache.in_cluster:
-                names.append(allocations.NAME)
-            for name in names:
-                if await cluster.find(WEBHOOK_CONFIGURATIONS, name) is not None:
-                    found.append(f"{name} on the seed itself")
+            for asked in _asked_of_seed():
+                if asked.kept_by_sources:
+                    await self._enforcements[asked.key].withdraw()
+                if not asked.is_there(self._replica.quota_cache):
+                    continue
+                if await cluster.find(WEBHOOK_CONFIGURATIONS, asked.name) is not None:
+                    found.append(f"{asked.name} on the seed itself")
         except ApiError as error:
             log.warning("webhook configurations of the seed not seen", extra={"error": error.message})
             found.append("the seed itself")
         return found
 
     def _changed(self, source: UsageSource, freed: bool) -> None:
+        if source.in_namespaces is not None:
+            self._local_copies.counted_in_namespaces(source.key.cluster)
         self._counting.changed(source, freed)
-
-    def _namespaces_changed(self, source: UsageSource, freed: bool) -> None:
-        self._local_copies.counted_in_namespaces(source.consumer.cluster)
-        self._changed(source, freed)
 
     def _state_changed(self, source: UsageSource) -> None:
         self.accounts.look_again(source.consumer)
@@ -321,49 +273,31 @@ class Leadership:
     def _own_conditions(self) -> list[Condition]:
         """Of the namespaces of the seed's own API server, where they take part."""
         copies = self._local_copies.in_namespaces(OWN_API_SERVER)
-        return own_conditions(self._own_namespaced.shown, copies if self._local_copies.enabled else None)
+        return own_conditions(self._proof_in_namespaces(OWN_API_SERVER), copies if self._local_copies.enabled else None)
 
     def _proof_in_namespaces(self, key: str) -> Proof | None:
-        webhook = self._namespaced.get(key)
-        return webhook.shown if webhook is not None else None
+        return next((proof for counted in self._counted if (proof := counted.proof(key)) is not None), None)
 
-    def _namespaced_webhook(
-        self, key: str, caller: str, cluster: Cluster, on_state: Callable[[], None]
-    ) -> NamespacedWebhook:
-        replica = self._replica
-        return NamespacedWebhook(
-            cluster,
-            key,
-            replica.quota_cache,
-            replica.cluster_cache,
-            replica.registry,
-            lambda quotas: replica.wanted.for_namespaces(key, caller, quotas, replica.cluster_cache.exempt(key)),
-            wanted=replica.wanted.are_wanted,
-            on_enforced=self._enforced,
-            on_state=on_state,
-        )
+    def _look(self, key: str) -> None:
+        """What is proven of the cluster's namespaces, or written there, has changed."""
+        if key == OWN_API_SERVER:
+            self._status.look()
+        else:
+            self._user_clusters.look(key)
 
     def _enforced(self, name: str) -> None:
         """Of the quota, something else than before is proven of what is asked in some cluster."""
         self.accounts.look_at(name)
 
-    async def _follow_namespaces(self, source: Source, cluster: Cluster) -> None:
+    async def _follow_beside(self, source: Source, cluster: Cluster) -> None:
         if source.on_seed:
-            return  # its namespaces are the seed's, which have their own webhook and copies
-        key = source.key
-        webhook = self._namespaced_webhook(key, source.uid, cluster, lambda: self._user_clusters.look(key))
-        self._namespaced[key] = webhook
-        try:
-            async with asyncio.TaskGroup() as group:
-                for part, run in (
-                    ("namespaces", lambda: self._namespaces.follow(key, cluster)),
-                    ("webhook for namespaces", webhook.run),
-                    ("local copies in namespaces", lambda: self._copy_in_namespaces(key, cluster)),
-                ):
-                    group.create_task(kept_running(part, run, whose=key))
-        finally:
-            if self._namespaced.get(key) is webhook:
-                del self._namespaced[key]
+            return  # what is in its namespaces is the seed's
+        async with asyncio.TaskGroup() as group:
+            for counted in self._counted:
+                group.create_task(counted.follow(source.key.text, source.uid, cluster))
+
+    def _configurations_in(self, user_cluster: UserCluster) -> list[str]:
+        return [name for counted in self._counted for name in counted.configurations(user_cluster)]
 
     def _unreached(self, key: str) -> Problem | None:
         source = self._user_clusters.sources.get(key)
@@ -371,7 +305,8 @@ class Leadership:
 
     def _cluster_state_changed(self, source: Source) -> None:
         self._state_changed(source)
-        self._namespaces.look(source.key)
+        for counted in self._counted:
+            counted.cluster_changed(source.key)
 
     def _proven_of_seed(self, key: str, proof: Proof | None, refused: bool | None) -> None:
         """Machines of Cluster API are taken for checked until it is known better; the others once that is proven."""
@@ -380,8 +315,9 @@ class Leadership:
         if key == CLUSTER_API:
             enforced = proof.enforced if proof is not None else None
             if enforced is not None and cluster_cache.tell_enforced(key, enforced):
-                for source in self._informers.sources.values():
-                    self._state_changed(source)
+                for source in self.sources.values():
+                    if is_hosted(source.key):
+                        self._state_changed(source)
         elif refused is not None and cluster_cache.tell_proven(key, refused):
             for quota in self._replica.quota_cache.all_quotas():
                 self.accounts.look_at(quota.name)
@@ -394,3 +330,7 @@ class Leadership:
         """By a consistent read. Raises ApiError."""
         view = self._replica.kubermatic if is_of_kubermatic(key) else self._replica.cluster_api
         return await view.find_hosted(key)
+
+
+def _asked_of_seed() -> list[AskedOfSeed]:
+    return [kind.of_seed for kind in KINDS if kind.of_seed is not None]

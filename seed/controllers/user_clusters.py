@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 
 from common.api import conditions
@@ -19,15 +19,13 @@ from common.runtime.unexpected import kept_running
 from seed import metrics
 from seed.admission import projects
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import takes_part
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import is_of_kubermatic
 from seed.controllers.user_cluster_conditions import believed_proof, copied, enforced_in_namespaces, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
 from seed.kinds.machines.cluster_identity import Identities
 from seed.kinds.machines.machine_api import TAKEN_OVER
 from seed.kinds.machines.source import Source
-from seed.kinds.namespaces import configuration as namespaces
+from seed.model.cluster_key import is_of_kubermatic
 from seed.projections.local_copies import LocalCopies
 from seed.registration.configuration import STAMPING_CONFIGURATIONS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import Proof
@@ -64,9 +62,11 @@ class UserClusters:
         on_reconcile: ReconcileHook | None = None,
         beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
         in_namespaces: Callable[[str], Proof | None] = lambda _key: None,
+        configurations: Callable[[UserCluster], Iterable[str]] = lambda _user_cluster: (),
     ) -> None:
-        """`beside`: what else goes through each connection, for as long as that lasts. `in_namespaces`: whether it is
-        proven that what is created in namespaces is checked there."""
+        """`beside`: what else goes through each connection, for as long as that lasts, and `configurations`: the names
+        of the webhook configurations that it may leave there. `in_namespaces`: whether it is proven that what is
+        created in namespaces is checked there."""
         self.sources: dict[str, Source] = {}
         self._keepers: dict[str, ConfigurationKeeper] = {}
         self._stampers: dict[str, ConfigurationKeeper] = {}
@@ -86,6 +86,7 @@ class UserClusters:
         self._reach = reach
         self._beside = beside
         self._in_namespaces = in_namespaces
+        self._configurations = configurations
         self._identities = Identities(cluster, cluster_cache)
         self._controller: Controller[str] = Controller(
             "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
@@ -190,9 +191,11 @@ class UserClusters:
         try:
             await keeper.remove()
             await stamper.remove()
-            if cluster is not None and takes_part(source.user_cluster):
-                with suppress(NotFound):
-                    await cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
+            names = self._configurations(source.user_cluster)
+            if cluster is not None:
+                for name in names:
+                    with suppress(NotFound):
+                        await cluster.delete(WEBHOOK_CONFIGURATIONS, name)
             if copies is not None:
                 await copies.remove()
             if in_namespaces is not None:

@@ -8,7 +8,7 @@ from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.events import EVENTS, event, event_name, microtime
-from seed.cache.regarding import regarding
+from seed.notifications.regarding import regarding
 
 log = logging.getLogger(__name__)
 

@@ -26,14 +26,14 @@ from seed.accounts.snapshot import snapshot
 from seed.admission.denial import Refusal
 from seed.admission.types import Verdict
 from seed.cache.clusters import ClusterCache
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.regarding import regarding
 from seed.cache.user_cluster_clients import Connections
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
 from seed.notifications.event_series import Occurrence
 from seed.notifications.notifier import OwnerNotifier, Refused
 from seed.notifications.owners import machine_set_of, workload_of
+from seed.notifications.regarding import regarding
 from seed.notifications.wake_queue import Room, Waiter, Waiting, room
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from common.quota import resources, surge
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot, free_here
 from seed.admission.types import Attempt
-from seed.cache.consumer import Consumer
+from seed.model.consumer import Consumer
 
 REWAKE = 5.0  # seconds between two wakings of one owner
 SETTLE = 1.5  # seconds in which a woken one takes what it was woken for

@@ -13,9 +13,9 @@ from common.quota.account import Account
 from common.runtime.unexpected import contained, kept_task
 from seed.accounts.registry import AccountRegistry
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import cluster_of_namespaces, namespaces_key
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 from seed.projections import local_quota
 from seed.projections.cluster_copies import ClusterCopies
 from seed.projections.copies import EVERY
@@ -157,7 +157,7 @@ class LocalCopies:
         for quota in self._quota_cache.namespace_quotas():
             if not self._cluster_cache.covers(quota, cluster):
                 continue
-            key = namespaces_key(quota.key.uid, cluster)
+            key = SourceKey.of_namespaces(quota.key.uid, cluster)
             source = sources.get(key)
             known = self._known_of(quota, key, source is not None and source.current)
             counted = source.in_namespaces if source is not None else None
@@ -193,12 +193,13 @@ class LocalCopies:
         """Those that show the quota."""
         quota = self._quota_cache.quota(name)
         if quota is None:
-            keys = [key for key, copies in self._copies.items() if copies.shows(name)]
             self._recounted.update(key for key, copies in self._in_namespaces.items() if copies.shows(name))
-        else:
-            keys = self._registry.source_keys(quota)
-        for key in keys:
-            if (cluster := cluster_of_namespaces(key)) is not None:
-                self._recounted.add(cluster)
+            for copies in self._copies.values():
+                if copies.shows(name):
+                    copies.wake()
+            return
+        for key in self._registry.source_keys(quota):
+            if key.quota:
+                self._recounted.add(key.cluster)
             elif (of_key := self._copies.get(key)) is not None:
                 of_key.wake()

@@ -19,8 +19,8 @@ from common.quota import account as accounts
 from common.quota import names, resources
 from common.quota.account import Account, Reservation
 from common.quota.resources import ResourceList
-from seed.cache.quota import NAMESPACES, Quota
-from seed.cache.source_keys import parse_object
+from seed.model.quota import NAMESPACES, Quota
+from seed.model.reserved_object import parse_object
 
 LOCAL_QUOTAS = Resource(GROUP, VERSION, "localresourcequotas", "LocalResourceQuota", True, Object)
 LOCAL_ALLOCATIONS = Resource(

@@ -21,7 +21,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from common.quota.resources import ResourceList
 from seed import metrics
-from seed.cache.quota import NAMESPACES
+from seed.model.quota import NAMESPACES
 from seed.projections import copies, local_quota
 from seed.projections.copies import Copies, Key, Written
 from seed.projections.local_quota import LOCAL_ALLOCATIONS, LOCAL_QUOTAS, LocalQuota

@@ -10,8 +10,9 @@ import msgspec
 
 from common.quota.account import Account, Reservation
 from common.quota.resources import ResourceList
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 from seed.usage.unadmitted import Unadmitted
 
 MAX_REMEMBERED = 20_000  # deleted objects of a source whose reservation may still turn up
@@ -106,7 +107,7 @@ class UsageSource(Protocol):
     """What counting needs of a source, whatever it follows."""
 
     @property
-    def key(self) -> str: ...
+    def key(self) -> SourceKey: ...
 
     @property
     def consumer(self) -> Consumer: ...
@@ -158,7 +159,7 @@ class KnownAccounts(Protocol):
 
     def granted(self, quota: Quota) -> ResourceList: ...
 
-    def used(self, quota: Quota, source: str) -> ResourceList | None: ...
+    def used(self, quota: Quota, source: SourceKey) -> ResourceList | None: ...
 
     def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]: ...
 

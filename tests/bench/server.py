@@ -40,6 +40,7 @@ from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
 from seed.kinds.machines.admission import MachineAdmission
 from seed.kinds.machines.webhook import MachineWebhook
+from seed.kinds.registry import OF_PROJECTS
 from seed.ledger.backend import ChosenStore, LedgerOptions
 from seed.ledger.store_generation import REDIS
 from seed.ledger.writer import AccountWriter
@@ -85,7 +86,7 @@ async def admission(facts: Facts, ready: Ready) -> None:
     """
     cluster = await Cluster.from_kubeconfig(facts.kubeconfig, name="bench")
     quota_cache = QuotaCache(cluster)
-    cluster_cache = ClusterCache(cluster, quota_cache)
+    cluster_cache = ClusterCache(cluster, quota_cache, of_projects=OF_PROJECTS)
     watches = Watches(*quota_cache.reflectors, *cluster_cache.reflectors)
     options = LedgerOptions(namespace=NAMESPACE)
     if facts.redis_url:

@@ -36,7 +36,6 @@ from common.quota.reservations import Reserving
 from common.quota.resources import ResourceList
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.manifests import apply, load
-from seed.cache.source_keys import HOSTED
 from seed.ledger import apiserver, contention
 from seed.ledger.apiserver import LEDGERS, ApiServerStore
 from seed.ledger.batcher import MAX_BATCH
@@ -44,6 +43,7 @@ from seed.ledger.encoding import MAX_BYTES, MAX_SOURCES, Encoder, MalformedLedge
 from seed.ledger.redis import RedisStore
 from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError, Terms
 from seed.ledger.writer import AccountWriter
+from seed.model.cluster_key import HOSTED
 from tests.integration.redis_servers import ByHand, be_patient, rack, store_at
 from tests.memory_store import MemoryStore
 from tests.unit.claims import reserve

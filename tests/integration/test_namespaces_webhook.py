@@ -29,13 +29,13 @@ from common.server.http_server import HttpServer
 from devcluster import certificates
 from devcluster.controlplane import ApiServer, ControlPlane
 from seed.admission.decision_log import Decisions
-from seed.cache.quota import Quota
-from seed.cache.source_keys import OWN_API_SERVER, shown
 from seed.kinds.namespaces import configuration as namespaces
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import NamespaceCache
 from seed.kinds.namespaces.enforcement import NamespacedWebhook
 from seed.kinds.namespaces.webhook import NamespacedObjectWebhook
+from seed.model.quota import Quota
+from seed.model.source_key import OWN_API_SERVER, SourceKey
 from seed.notifications.refusals import Refusals
 from seed.registration import probe
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration, WebhookServer
@@ -117,7 +117,7 @@ class Site:
     def unenforced(self, name: str) -> Sequence[str]:
         quota = self.world.quota_cache.quota(name)
         assert quota is not None
-        return [shown(key) for key in self.world.cluster_cache.unenforced(quota)]
+        return [SourceKey(key).shown for key in self.world.cluster_cache.unenforced(quota)]
 
     def use(self, name: str) -> dict[str, int]:
         return accounts.use(self.world.account(name))

@@ -19,7 +19,7 @@ from devcluster.manifests import apply, load
 from seed.accounts.plan import WaitsFor
 from seed.accounts.publisher import Publisher
 from seed.accounts.waits import Waits
-from seed.cache.quota import Quota
+from seed.model.quota import Quota
 from tests.unit.seed_world import seed_world
 
 pytestmark = pytest.mark.integration

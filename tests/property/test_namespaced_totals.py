@@ -27,8 +27,6 @@ from common.kube.controller.reflector import Reflector
 from common.quota import resources
 from common.quota.object_names import PODS, SERVICES, GroupResource
 from common.quota.scopes import ScopeRequirement
-from seed.cache.quota import Quota
-from seed.cache.source_keys import generation_of
 from seed.kinds.namespaces import cluster_objects
 from seed.kinds.namespaces.cache import Namespace
 from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
@@ -37,6 +35,8 @@ from seed.kinds.namespaces.evaluators.pods import Pod
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
 from seed.kinds.namespaces.evaluators.services import Service
 from seed.kinds.namespaces.kind_informer import BY_NAMESPACE, KindInformer
+from seed.model.quota import Quota
+from seed.model.reserved_object import generation_of
 
 NAMESPACES = st.sampled_from(["a", "b", "c"])
 NAMES = st.sampled_from(["x", "y"])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from common.api import label_selector
 from common.api.label_selector import LabelRequirement, LabelSelector
 from common.api.types import ResourceQuota
-from seed.cache.quota import Quota, parse_quota
-from seed.cache.selected import METADATA_NAME, Exempt
 from seed.kinds.namespaces.configuration import desired, limits_of
+from seed.model.quota import Quota, parse_quota
+from seed.model.selected import METADATA_NAME, Exempt
 from seed.registration.apart import region, requirements_of
 from seed.registration.configuration import WebhookServer
 

@@ -8,13 +8,14 @@ from typing import Any
 from common.api.catalogue import Catalogue
 from common.api.types import Allocation
 from common.quota.resources import ResourceList
-from seed.accounts.controller import Accounts
+from seed.accounts.account_sources import AccountSources
 from seed.admission.admitter import Admission
-from seed.cache.source_keys import is_of_allocations
 from seed.kinds.allocations import admission
 from seed.kinds.allocations import evaluator as allocations
 from seed.kinds.allocations.source import ProjectAllocations
 from seed.kinds.allocations.totals import AllocationTotals
+from seed.model import source_key
+from seed.model.source_key import SourceKey
 from tests.sim import allocation_scenes
 from tests.sim.mutant import Mutant
 
@@ -26,13 +27,17 @@ def all_of_it(_catalogue: Catalogue, amounts: ResourceList) -> ResourceList:
     return amounts
 
 
-def whatever_there_is(_accounts: Accounts, _key: str, used: ResourceList) -> ResourceList:
+def whatever_there_is(_sources: AccountSources, _key: str, used: ResourceList) -> ResourceList:
     return used
 
 
-def the_other_side(accounts: Accounts, key: str, used: ResourceList) -> ResourceList:
-    catalogue = accounts._quota_cache.catalogue
-    return catalogue.from_objects(used) if is_of_allocations(key) else catalogue.from_allocations(used)
+def the_other_side(sources: AccountSources, key: str, used: ResourceList) -> ResourceList:
+    catalogue = sources._quota_cache.catalogue
+    return (
+        catalogue.from_objects(used)
+        if SourceKey(key).kind == source_key.ALLOCATIONS
+        else catalogue.from_allocations(used)
+    )
 
 
 def what_it_names(catalogue: Catalogue, amounts: ResourceList) -> ResourceList:
@@ -83,8 +88,8 @@ ALL: tuple[Mutant, ...] = (
         (*FOCUS, "slip"),
         BUDGET,
     ),
-    Mutant("both sides are counted", ((Accounts, "_of_side", whatever_there_is),), FOCUS, BUDGET),
-    Mutant("each side is counted from the other", ((Accounts, "_of_side", the_other_side),), FOCUS, BUDGET),
+    Mutant("both sides are counted", ((AccountSources, "counted", whatever_there_is),), FOCUS, BUDGET),
+    Mutant("each side is counted from the other", ((AccountSources, "counted", the_other_side),), FOCUS, BUDGET),
     Mutant(
         "what the catalogue does not name is not allocated",
         ((Catalogue, "from_allocations", what_it_names),),

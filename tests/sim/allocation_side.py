@@ -15,10 +15,11 @@ from common.kube.controller.leader_election import Term
 from seed.admission.denial import Refusal
 from seed.admission.objects import ObjectAdmission
 from seed.admission.types import Verdict
-from seed.cache.quota import Quota
-from seed.cache.source_keys import is_of_allocations
 from seed.kinds.allocations.admission import AllocationAdmission
 from seed.kinds.allocations.source import AllocationSources
+from seed.model import source_key
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource as AnySource
 from tests.sim.allocations import KEY, NAMESPACE, AllocationClient, AllocationServer, MachineEvaluator, SizedMachine
 from tests.sim.namespaces import Watch
@@ -38,12 +39,12 @@ class _Sources(dict[str, UsageSource]):
         self.allocations = allocations
 
     def get(self, key: str, default: Any = None) -> Any:
-        if self.allocations is not None and is_of_allocations(key):
+        if self.allocations is not None and SourceKey(key).kind == source_key.ALLOCATIONS:
             return self.allocations.get(key, default)
         return super().get(key, default)
 
     def __getitem__(self, key: str) -> Any:
-        if self.allocations is not None and is_of_allocations(key):
+        if self.allocations is not None and SourceKey(key).kind == source_key.ALLOCATIONS:
             return self.allocations[key]
         return super().__getitem__(key)
 

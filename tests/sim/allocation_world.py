@@ -16,8 +16,8 @@ from common.api.types import CatalogueEntry, QuotaSettings, QuotaSettingsSpec
 from common.kube.client.meta import ObjectMeta as Meta
 from common.quota import resources
 from common.quota.resources import ResourceList
-from seed.cache.consumer import Consumer
 from seed.kinds.allocations.source import ProjectAllocations
+from seed.model.consumer import Consumer
 from tests.sim import allocations
 from tests.sim.allocation_side import AllocationReplica
 from tests.sim.allocations import ALLOCATED, KEY, LICENCES, OF_BOTH, OF_OBJECTS, AllocationServer, MachinesOfAll

@@ -10,7 +10,8 @@ from common.api.types import AllocatedResource, Allocation, AllocationSpec, User
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.controller.store import Change
 from common.quota.resources import ResourceList
-from seed.cache.source_keys import allocations_key
+from seed.model import source_key
+from seed.model.source_key import SourceKey
 from seed.providers.size import Footprint
 from tests.sim.loop import Clock
 from tests.sim.namespaces import ClusterClient, Kind, Watch
@@ -19,7 +20,7 @@ from tests.sim.servers import ObjectMeta as StoredMeta
 
 NAMESPACE = "org"
 PROJECT = "a"
-KEY = allocations_key(PROJECT)
+KEY = SourceKey.of_project(source_key.ALLOCATIONS, PROJECT)
 ALLOCATED = "servers"  # counted from Allocations: the Machines have some, too
 LICENCES = "licences"  # ... likewise, and Machines have none
 OF_BOTH = "gpu"  # not in the catalogue any more: counted from both sides, but no Allocation may name it

@@ -18,7 +18,7 @@ from common.quota.account import Account, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
-from seed.cache.quota import NAMESPACES, Quota
+from seed.model.quota import NAMESPACES, Quota
 from tests.sim.servers import name_of
 
 

@@ -30,8 +30,8 @@ from master.quotas.ledger_store import Ledgers
 from master.quotas.state import QuotaState, SeedAccount
 from master.seeds.link import Run
 from master.seeds.registry import Seeds
-from seed.cache.quota import OutOfReach
 from seed.ledger.store import ConflictError
+from seed.model.quota import OutOfReach
 from tests.sim import servers
 from tests.sim.checks import with_surge
 from tests.sim.loop import Loop

@@ -44,13 +44,13 @@ from seed.accounts.registry import AccountRegistry
 from seed.accounts.source_removal import SourceRemoval, forgetting
 from seed.admission import denial
 from seed.admission.admitter import Admission
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.kinds.machines.totals import MachineTotals
 from seed.ledger import decision
 from seed.ledger.batcher import Batcher
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
+from seed.model.quota import Quota
 from tests.sim import allocation_mutants, namespace_mutants, promise_mutants, scenes, schedule, servers
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica

@@ -10,8 +10,6 @@ from typing import Any
 from common.quota.resources import ResourceList
 from seed.accounts.controller import Accounts
 from seed.admission.admitter import Admission
-from seed.cache.quota import Quota
-from seed.cache.source_keys import generation_of
 from seed.kinds.namespaces import admission, same_write
 from seed.kinds.namespaces import cache as namespace_cache
 from seed.kinds.namespaces.admission import NamespacedAdmission
@@ -21,6 +19,8 @@ from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.same_write import SameWrites
 from seed.kinds.namespaces.source import NamespacedSources
 from seed.kinds.namespaces.totals import ObjectTotals
+from seed.model.quota import Quota
+from seed.model.reserved_object import generation_of
 from tests.sim import namespace_scenes
 from tests.sim.mutant import Mutant
 

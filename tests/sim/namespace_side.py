@@ -13,12 +13,12 @@ from common.kube.controller.leader_election import Term
 from common.quota import resources
 from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
-from seed.cache.quota import Quota
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import NamespaceCache, Selection, _Watched
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Write, used
 from seed.kinds.namespaces.evaluators.resource_quotas import largest, promised
 from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
+from seed.model.quota import Quota
 from seed.usage.source import UsageSource as AnySource
 from tests.sim import seed_side
 from tests.sim.namespaces import PODS_EVALUATOR, ClusterClient, LabelWatch, NamespacedCluster, Watch

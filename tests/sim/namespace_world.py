@@ -21,12 +21,12 @@ from common.quota import escrow, resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
-from seed.cache.quota import Quota
-from seed.cache.selected import METADATA_NAME, Exempt
-from seed.cache.source_keys import namespaces_key
 from seed.kinds.namespaces.configuration import desired
 from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Write
 from seed.kinds.namespaces.source import NamespacedSource
+from seed.model.quota import Quota
+from seed.model.selected import METADATA_NAME, Exempt
+from seed.model.source_key import SourceKey
 from seed.registration.configuration import WebhookServer
 from tests.sim import namespaces
 from tests.sim.checks import Beside, Thing, Wish
@@ -128,7 +128,7 @@ class NamespaceWorld(World):
     def _used(self, spec: Spec, site: Site) -> dict[str, ResourceList]:
         clusters = [source for source in site.sources.values() if isinstance(source, NamespacedCluster)]
         return {
-            namespaces_key(spec.key.uid, source.key): resources.only(self._counted(spec, source), spec.limits)
+            SourceKey.of_namespaces(spec.key.uid, source.key): resources.only(self._counted(spec, source), spec.limits)
             for source in clusters
         }
 

@@ -37,13 +37,15 @@ from seed.admission.admitter import Admission
 from seed.admission.denial import Refusal
 from seed.admission.types import Request
 from seed.cache.clusters import ClusterCache
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import is_of_allocations, project_of_key
 from seed.kinds.machines.source import Source as RealSource
 from seed.kinds.machines.totals import MachineTotals
+from seed.kinds.registry import OF_PROJECTS
 from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
+from seed.model import source_key
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 from seed.usage.source import ListBarrier, Problem
 from tests.sim import servers
 from tests.sim.loop import Loop
@@ -62,22 +64,19 @@ class Clusters(ClusterCache):
     """Only user clusters are simulated, not that they themselves are counted."""
 
     def __init__(self, cluster: Cluster, quota_cache: QuotaCache) -> None:
-        super().__init__(cluster, quota_cache)
-        self._sources: dict[str, list[str]] = {}
+        simulated = [each for each in OF_PROJECTS if each.kind != source_key.CLUSTERS]
+        super().__init__(cluster, quota_cache, of_projects=simulated)
+        self._sources: dict[str, list[SourceKey]] = {}
 
-    def sources_of(self, project: str) -> list[str]:
+    def sources_of(self, project: str) -> list[SourceKey]:
         """Asked for much more often than clusters come and go."""
         if project not in self._sources:
-            self._sources[project] = [key for key in super().sources_of(project) if _is_simulated(key)]
+            self._sources[project] = super().sources_of(project)
         return list(self._sources[project])
 
     def hear(self, key: str, new: UserCluster | None) -> None:
         self._sources.clear()
         tell(self.user_clusters, self._cluster_changed, key, new)
-
-
-def _is_simulated(key: str) -> bool:
-    return project_of_key(key) is None or is_of_allocations(key)
 
 
 class View:
@@ -211,7 +210,7 @@ class UsageSource:
 
     def __init__(self, replica: Replica, source: servers.Source) -> None:
         self.source = source
-        self.key = source.key
+        self.key = SourceKey(source.key)
         self.consumer = Consumer(source.project, self.key)
         self.totals = MachineTotals(None, lambda machine: cast("Any", machine))
         self.counted = False

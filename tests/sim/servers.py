@@ -18,10 +18,10 @@ from common.quota import surge
 from common.quota.account import Account, Grant
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
-from seed.cache.quota import NAMESPACES, OutOfReach, Quota
-from seed.cache.source_keys import cluster_of_namespaces
 from seed.ledger.store import ConflictError, Key, Stored
 from seed.ledger.store_generation import new_life
+from seed.model.quota import NAMESPACES, OutOfReach, Quota
+from seed.model.source_key import SourceKey
 
 
 def away(what: str) -> Unavailable:
@@ -415,7 +415,7 @@ def uid_of(name: str) -> str:
 
 def name_of(source: str, uid: str) -> str:
     """Of an object that came with a snapshot of another source the name says where it is now."""
-    cluster = cluster_of_namespaces(source) or source
+    cluster = SourceKey(source).cluster or source
     return uid if uid.startswith(f"{cluster}-") else f"{uid}@{cluster}"
 
 

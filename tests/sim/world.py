@@ -28,9 +28,9 @@ from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
 from seed.admission.denial import Refusal
 from seed.admission.types import Request
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
 from seed.ledger.store import Key, Stored
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
 from tests.sim import faults, product, servers
 from tests.sim.checks import Thing, Told, Truth, Violation, Wish
 from tests.sim.loop import Loop

@@ -12,11 +12,11 @@ from common.api.labels import UID_LABEL
 from common.api.types import ResourceQuota, SeedCopy, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.controller.store import Change
-from seed.cache import source_keys
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.kinds.namespaces.cache import NamespaceCache
+from seed.kinds.registry import OF_PROJECTS
+from seed.model.quota import Quota
 
 ANN = {"owner": "ann"}
 PODS = {"pods": "5"}
@@ -27,7 +27,7 @@ class World:
     def __init__(self) -> None:
         seed = cast(Cluster, SimpleNamespace(name="eu-1"))
         self.quotas = QuotaCache(seed)
-        self.clusters = ClusterCache(seed, self.quotas)
+        self.clusters = ClusterCache(seed, self.quotas, of_projects=OF_PROJECTS)
         self.cache = NamespaceCache(seed, self.quotas, self.clusters)
         self.changes = 0
         self.generation = 0
@@ -73,4 +73,4 @@ class World:
     def sources(self, name: str) -> list[str]:
         quota = self.quotas.quota(name)
         assert quota is not None
-        return sorted(source_keys.shown(key) for key in self.clusters.source_keys(quota))
+        return sorted(key.shown for key in self.clusters.source_keys(quota))

@@ -24,6 +24,7 @@ from seed.cache.quotas import QuotaCache
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
+from seed.kinds.registry import OF_PROJECTS
 from seed.registration.token import seal
 from seed.sizing.sizer import Sizing
 from tests.memory_store import MemoryStore
@@ -58,7 +59,7 @@ class SeedWorld:
         self.store = store
         cluster = cast(Cluster, SimpleNamespace(name="seed"))
         self.quota_cache = QuotaCache(cluster)
-        self.cluster_cache = ClusterCache(cluster, self.quota_cache)
+        self.cluster_cache = ClusterCache(cluster, self.quota_cache, of_projects=OF_PROJECTS)
         self.registry = AccountRegistry(self.quota_cache, self.cluster_cache, store)
         self.admission = Admission(self.quota_cache, self.registry)
         self.copies: dict[str, ResourceQuota] = {}

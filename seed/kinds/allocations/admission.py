@@ -17,11 +17,12 @@ from seed.admission import denial
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
 from seed.admission.types import Request, Verdict
-from seed.cache.consumer import Consumer
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import allocations_key
 from seed.kinds.allocations import evaluator as allocations
 from seed.kinds.allocations.organizations import OrganizationCache
+from seed.model import source_key
+from seed.model.consumer import Consumer
+from seed.model.source_key import SourceKey
 
 
 class AllocationAdmission:
@@ -61,7 +62,7 @@ class AllocationAdmission:
             consumer=Consumer(new.spec.project),
             need=need,
             reservation=Reservation(
-                source=allocations_key(new.spec.project),
+                source=SourceKey.of_project(source_key.ALLOCATIONS, new.spec.project).text,
                 object=new.metadata.key,
                 amount=need,
                 generation=new.metadata.generation if old is not None else 0,

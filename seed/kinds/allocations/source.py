@@ -11,10 +11,11 @@ from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.runtime.unexpected import contained, kept_task
-from seed.cache.consumer import Consumer
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import allocations_key, is_of_allocations, project_of_key
 from seed.kinds.allocations.totals import AllocationTotals
+from seed.model import source_key
+from seed.model.consumer import Consumer
+from seed.model.source_key import SourceKey
 from seed.usage.shared_informers import SharedInformers, SharedInformerSource
 from seed.usage.source import Generation, Taken, UsageSource
 
@@ -24,7 +25,7 @@ class ProjectAllocations(SharedInformerSource):
 
     def __init__(self, caches: AllocationSources, project: str) -> None:
         super().__init__(caches)
-        self.key = allocations_key(project)
+        self.key = SourceKey.of_project(source_key.ALLOCATIONS, project)
         self.consumer = Consumer(project)
         self.totals = AllocationTotals()
         self._sources = caches
@@ -60,13 +61,13 @@ class AllocationSources(SharedInformers, Mapping[str, UsageSource]):
         self._reported = False  # that the first list is complete
 
     def __getitem__(self, key: str) -> ProjectAllocations:
-        project = project_of_key(key)
-        if project is None or not is_of_allocations(key) or not self._quota_cache.in_cluster:
+        asked = SourceKey(key)
+        if asked.kind != source_key.ALLOCATIONS or not self._quota_cache.in_cluster:
             raise KeyError(key)
-        return self._of(project)
+        return self._of(asked.project)
 
     def __iter__(self) -> Iterator[str]:
-        return map(allocations_key, self._sources)
+        return (source.key for source in self._sources.values())
 
     def __len__(self) -> int:
         return len(self._sources)

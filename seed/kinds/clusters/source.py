@@ -15,10 +15,11 @@ from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.runtime.unexpected import contained, kept_task
-from seed.cache.consumer import Consumer
-from seed.cache.source_keys import clusters_key, is_of_allocations, project_of_key
 from seed.kinds.clusters.evaluator import Kind, Owned
 from seed.kinds.clusters.totals import ClusterTotals
+from seed.model import source_key
+from seed.model.consumer import Consumer
+from seed.model.source_key import SourceKey
 from seed.usage.shared_informers import SharedInformers, SharedInformerSource
 from seed.usage.source import Generation, Taken, UsageSource
 
@@ -30,7 +31,7 @@ class ProjectClusters(SharedInformerSource):
 
     def __init__(self, feed: ClusterSources, project: str) -> None:
         super().__init__(feed)
-        self.key = clusters_key(project)
+        self.key = SourceKey.of_project(source_key.CLUSTERS, project)
         self.consumer = Consumer(project)
         self.totals = ClusterTotals()
         self._feed = feed
@@ -90,13 +91,13 @@ class ClusterSources(SharedInformers, Mapping[str, UsageSource]):
         )
 
     def __getitem__(self, key: str) -> ProjectClusters:
-        project = project_of_key(key)
-        if project is None or is_of_allocations(key):
+        asked = SourceKey(key)
+        if asked.kind != source_key.CLUSTERS:
             raise KeyError(key)
-        return self._of(project)
+        return self._of(asked.project)
 
     def __iter__(self) -> Iterator[str]:
-        return map(clusters_key, self._sources)
+        return (source.key for source in self._sources.values())
 
     def __len__(self) -> int:
         return len(self._sources)

@@ -17,12 +17,13 @@ from common.quota.resources import ResourceList
 from seed.admission import denial, fits, projects
 from seed.admission.admitter import Admission
 from seed.admission.types import Request, Verdict
-from seed.cache.consumer import Consumer
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import clusters_key
 from seed.kinds.clusters.configuration import CALLER
 from seed.kinds.clusters.evaluator import NOTHING, ONE, RESOURCE, Kind, Owned
 from seed.kinds.clusters.same_cluster import DuplicateClusters
+from seed.model import source_key
+from seed.model.consumer import Consumer
+from seed.model.source_key import SourceKey
 from seed.webhooks.endpoint import Answer, Question, Webhook
 from seed.webhooks.review import AdmissionRequest, GroupResource, is_named
 
@@ -88,6 +89,8 @@ class ClusterWebhook(Webhook[_Created]):
             # Nobody limits it: then no account that is fenced, and no ledger that is away, keeps it from being made.
             return projects.new_cluster(self._quota_cache, project, declared=kind.group == GROUP)
 
+        source = SourceKey.of_project(source_key.CLUSTERS, project).text
+
         async def claim(need: ResourceList) -> Verdict:
             need = fits.together(need, cluster.metadata, dry_run=dry_run)
             return await self._admission.decide(
@@ -95,7 +98,7 @@ class ClusterWebhook(Webhook[_Created]):
                     uid=cluster.metadata.uid,
                     consumer=consumer,
                     need=need,
-                    reservation=Reservation(source=clusters_key(project), object=cluster.metadata.key, amount=need),
+                    reservation=Reservation(source=source, object=cluster.metadata.key, amount=need),
                     dry_run=dry_run,
                     deadline=deadline,
                     asks_fits=fits.asked(cluster.metadata, dry_run=dry_run) > 0,

@@ -21,15 +21,16 @@ from common.runtime.unexpected import contained, kept_task
 from seed import metrics
 from seed.cache.cluster_api import Subject, View
 from seed.cache.clusters import ClusterCache
-from seed.cache.consumer import Consumer, consumer_of
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import hosted_key, is_hosted
 from seed.kinds.machines.size_backfill import SizeBackfill
 from seed.kinds.machines.totals import MachineTotals
 from seed.machines import cluster_api
 from seed.machines.cluster_api import ClusterMachine, MachinePool
 from seed.machines.infrastructure import Described, undescribed
 from seed.machines.machine_controller import Machine
+from seed.model.cluster_key import hosted_key, is_hosted
+from seed.model.consumer import Consumer, consumer_of
+from seed.model.source_key import SourceKey
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.sizing.sizer import Sizing
 from seed.usage.shared_informers import SharedInformers, SharedInformerSource
@@ -78,7 +79,7 @@ class ClusterSource(SharedInformerSource):
     ) -> None:
         super().__init__(feed)
         self.user_cluster = user_cluster
-        self.key = user_cluster.metadata.key
+        self.key = SourceKey(user_cluster.metadata.key)
         self.consumer = consumer_of(user_cluster)
         self._feed = feed
         self.totals = MachineTotals(totals, self._size)

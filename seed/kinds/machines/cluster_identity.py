@@ -16,7 +16,7 @@ from common.api.types import ACCEPT_CLUSTER_ANNOTATION, USER_CLUSTERS, UserClust
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, Forbidden
 from seed.cache.clusters import ClusterCache
-from seed.cache.source_keys import is_of_kubermatic
+from seed.model.cluster_key import is_of_kubermatic
 from seed.usage.source import Problem
 
 log = logging.getLogger(__name__)

@@ -27,14 +27,14 @@ from seed.admission.local_copies import named_in
 from seed.admission.types import Attempt, Request, Verdict
 from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
-from seed.cache.consumer import consumer_of
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.cache.user_cluster_clients import Connections
 from seed.kinds.machines import cluster_api_configuration as cluster_api
 from seed.machines import machine_controller
 from seed.machines.deployments import DEPLOYMENTS, Deployment, cluster_machine_of, machine_of
 from seed.machines.machine_controller import Machine
+from seed.model.consumer import consumer_of
+from seed.model.quota import Quota
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing.sizer import Sizing
 from seed.webhooks import fits, scale_advice

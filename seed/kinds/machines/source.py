@@ -25,11 +25,12 @@ from common.kube.controller.store import Change
 from common.runtime.pieces import in_pieces
 from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import end_task, within
-from seed.cache.consumer import consumer_of
 from seed.kinds.machines.machine_api import TAKEN_OVER, MachineApi
 from seed.kinds.machines.size_backfill import SizeBackfill
 from seed.kinds.machines.totals import MachineTotals
 from seed.machines.machine_controller import MACHINES, Machine, UnreadSpec, unread
+from seed.model.consumer import consumer_of
+from seed.model.source_key import SourceKey
 from seed.providers.size import Footprint, NotSized
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp import spec_hash
@@ -71,7 +72,7 @@ class Source:
         connected: Callable[[Source, Cluster], asyncio.Task[None] | None] = lambda _source, _cluster: None,
         identify: Callable[[Source, Cluster], Awaitable[Problem | None]] = _any_cluster,
     ) -> None:
-        self.key, self.uid = user_cluster.metadata.key, user_cluster.metadata.uid
+        self.key, self.uid = SourceKey(user_cluster.metadata.key), user_cluster.metadata.uid
         self.consumer = consumer_of(user_cluster)
         self.user_cluster = user_cluster
         self.drift = Drift()

@@ -19,15 +19,16 @@ from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
 from seed.admission.types import Confirm, Request, Verdict
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
-from seed.cache.source_keys import OWN_API_SERVER, generation_after, namespaces_key, object_in_namespace
 from seed.kinds.namespaces.cache import Selection
 from seed.kinds.namespaces.evaluators import namespaced, resource_quotas
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Refused, Terms, Write
 from seed.kinds.namespaces.evaluators.resource_quotas import Promise
 from seed.kinds.namespaces.promises import Connected, Exists, NotReadable, confirming, others
 from seed.kinds.namespaces.same_write import SameWrites
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
+from seed.model.reserved_object import generation_after, object_in_namespace
+from seed.model.source_key import OWN_API_SERVER, SourceKey
 
 ObjectT = TypeVar("ObjectT", bound=Object)
 
@@ -64,7 +65,7 @@ class _Parts(Generic[ObjectT]):
         self._object = object_in_namespace(evaluator.resource, metadata.namespace, metadata.name)
 
     def add(self, quota: Quota, need: ResourceList, base: ResourceList = NOTHING) -> None:
-        source = namespaces_key(quota.key.uid, self._cluster)
+        source = SourceKey.of_namespaces(quota.key.uid, self._cluster).text
         self.shares[quota.name] = self._reservation(source, need, base)
         self.limiting.append(quota)
         self._most, self.base = resources.maximum(self._most, need), resources.maximum(self.base, base)

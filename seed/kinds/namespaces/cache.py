@@ -8,9 +8,9 @@ For admission:
 - `select(cluster, namespace)` answers from memory: the quotas, and whether that is known. It is not known of a
   namespace that the watch has not brought, or that is being deleted, nor while the watch proves nothing. `read` asks
   the API server instead.
-- A reservation of what is admitted is of the source `namespaces_key(quota.key.uid, cluster)`; its `object` is
+- A reservation of what is admitted is of the source `SourceKey.of_namespaces(quota.key.uid, cluster)`; its `object` is
   `object_in_namespace(resource, namespace, name)`; its `generation` is 0 for what is created, and for an update
-  `generation_after(old.metadata)` (all in seed/cache/source_keys.py). Its amount is what the write adds to that quota,
+  `generation_after(old.metadata)` (seed/model/reserved_object.py). Its amount is what the write adds to that quota,
   which differs from quota to quota.
 - `cluster` is the UserCluster's key, or OWN_API_SERVER for the seed's own API server.
 """
@@ -39,10 +39,10 @@ from common.kube.controller.store import Change
 from common.runtime.listeners import Listeners
 from common.runtime.unexpected import kept_task
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import FRESH
-from seed.cache.selected import ByLabel
+from seed.model.quota import Quota
+from seed.model.selected import ByLabel
 
 log = logging.getLogger(__name__)
 

@@ -21,14 +21,14 @@ from common.kube.controller.store import Change
 from common.quota.object_names import GroupResource
 from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import within
-from seed.cache.quota import Quota
-from seed.cache.selected import OF_USER_CLUSTERS, Exempt
-from seed.cache.source_keys import generation_of
 from seed.kinds.namespaces.cache import NAMESPACES, Namespace
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
 from seed.kinds.namespaces.kind_informer import KindInformer, Unread, find_kind
 from seed.kinds.namespaces.promise_totals import totals_of
+from seed.model.quota import Quota
+from seed.model.reserved_object import generation_of
+from seed.model.selected import OF_USER_CLUSTERS, Exempt
 from seed.usage.source import NOT_LISTED, Generation, Problem, Taken
 
 UNREACHABLE = "Unreachable"

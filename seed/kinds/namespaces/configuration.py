@@ -17,11 +17,11 @@ from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.quota import object_names, scopes
 from common.quota.object_names import PODS, RESOURCE_QUOTAS, GroupResource
-from seed.cache.quota import Quota
-from seed.cache.selected import METADATA_NAME, Exempt, picked_by_name
 from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE
 from seed.kinds.namespaces.evaluators.persistent_volume_claims import CLASS_ANNOTATION
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
+from seed.model.quota import Quota
+from seed.model.selected import METADATA_NAME, Exempt, picked_by_name
 from seed.registration.apart import EVERYTHING, Region, apart, region, requirements_of
 from seed.registration.configuration import (
     LABELS,

@@ -13,11 +13,11 @@ from common.quota.account import Account
 from common.runtime.waiting import first_of, within
 from seed.accounts.registry import AccountRegistry
 from seed.cache.clusters import ClusterCache
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import namespaces_key
 from seed.kinds.namespaces import configuration as namespaces
 from seed.kinds.namespaces.configuration import Limits
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 from seed.registration import withdrawal
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import DENIED, Proof
@@ -194,7 +194,7 @@ class NamespacedWebhook:
             enforced = works and self._proven.get(uid) == limits
             if proof is None and keeper.error is None:
                 continue  # nothing is known yet: what the leader before said stays
-            if self._cluster_cache.tell_proven(namespaces_key(uid, self._key), enforced, quota):
+            if self._cluster_cache.tell_proven(SourceKey.of_namespaces(uid, self._key), enforced, quota):
                 self._on_enforced(quota.name)
 
     def _show(self) -> None:

@@ -16,10 +16,10 @@ from common.kube.client.meta import Object
 from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
-from seed.cache.source_keys import parse_object
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, Scopes, limits_all, promised, scopes_of
 from seed.kinds.namespaces.totals import ObjectTotals
+from seed.model.reserved_object import parse_object
 
 
 class PromiseTotals(ObjectTotals):

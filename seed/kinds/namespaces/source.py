@@ -20,15 +20,16 @@ from common.quota.resources import ResourceList
 from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import first_of
 from seed.cache.clusters import ClusterCache
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
 from seed.cache.quotas import QuotaCache
-from seed.cache.selected import Exempt
-from seed.cache.source_keys import OWN_API_SERVER, namespaces_key, parse_object
 from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.promise_totals import PromiseTotals
 from seed.kinds.namespaces.totals import ObjectTotals
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
+from seed.model.reserved_object import parse_object
+from seed.model.selected import Exempt
+from seed.model.source_key import OWN_API_SERVER, SourceKey
 from seed.usage.source import NOT_LISTED, Generation, KnownAccounts, ListBarrier, Problem, UsageSource
 
 _IN_DOUBT = (
@@ -57,12 +58,11 @@ class NamespacedSource:
         on_change: Callable[[NamespacedSource, bool], None],
         on_state: Callable[[NamespacedSource], None],
         unreached: Callable[[str], Problem | None],
-        had: Callable[[Quota, str], ResourceList | None],
+        had: Callable[[Quota, SourceKey], ResourceList | None],
     ) -> None:
         """`unreached`: why there is no connection to the cluster, as far as that is known. `had`: what the quota's
         account has of this source; None while that is not known. Then `look` is called once it is."""
-        self.key = namespaces_key(quota.key.uid, cluster)
-        self.cluster = cluster
+        self.key, self.cluster = SourceKey.of_namespaces(quota.key.uid, cluster), cluster
         self.consumer = Consumer("", cluster, quota.name)
         self.problem: Problem | None = None
         self.lost_at: float | None = None
@@ -152,7 +152,7 @@ class NamespacedSource:
                     await namespaces.wait_listed(namespaces.lists_completed + 1, 1)
 
     async def generation(self, namespaced_name: str, uid: str) -> Generation:
-        """The object's resourceVersion as a number: see seed/cache/source_keys.py."""
+        """The object's resourceVersion as a number: see seed/model/reserved_object.py."""
         objects = self._objects
         if objects is None:
             raise Unavailable(0, "Unavailable", f"cluster {self.cluster} is not connected")
@@ -347,33 +347,33 @@ class NamespacedSources(Mapping[str, UsageSource]):
     def _adjust(self) -> None:
         wanted: set[str] = set()
         for quota in self._quota_cache.namespace_quotas():
-            keys = {namespaces_key(quota.key.uid, cluster): cluster for cluster in self._cluster_cache.covered(quota)}
-            wanted |= keys.keys()
+            keys = self._cluster_cache.source_keys(quota)
+            wanted.update(keys)
             with contained("namespaces", quota.name):
                 self._limited[quota.name] = self._terms(quota).limited
-            for key, cluster in keys.items():
+            for key in keys:
                 with contained("namespaces", key):
-                    source = self._sources.get(key) or self._made(key, quota, cluster)
-                    source.want(quota, self._terms(quota), self._objects.get(cluster))
-        for key in self._sources.keys() - wanted:
-            source = self._sources.pop(key)
-            del self._by_cluster[source.cluster][key]
-            with contained("namespaces", key):
+                    source = self._sources.get(key) or self._made(key, quota)
+                    source.want(quota, self._terms(quota), self._objects.get(key.cluster))
+        for unwanted in self._sources.keys() - wanted:
+            source = self._sources.pop(unwanted)
+            del self._by_cluster[source.cluster][unwanted]
+            with contained("namespaces", unwanted):
                 source.end()
         known = {quota.name for quota in self._quota_cache.namespace_quotas()}
         self._limited = {name: limited for name, limited in self._limited.items() if name in known}
 
-    def _made(self, key: str, quota: Quota, cluster: str) -> NamespacedSource:
+    def _made(self, key: SourceKey, quota: Quota) -> NamespacedSource:
         source = NamespacedSource(
             quota,
-            cluster,
+            key.cluster,
             on_change=self._on_change,
             on_state=self._on_state,
             unreached=self._unreached,
             had=self._had,
         )
         self._sources[key] = source
-        self._by_cluster.setdefault(cluster, {})[key] = source
+        self._by_cluster.setdefault(key.cluster, {})[key] = source
         return source
 
     def _terms(self, quota: Quota) -> Terms:
@@ -381,7 +381,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
         limited = frozenset(quota.limits) | frozenset(self._accounts.granted(quota))
         return Terms(limited=limited, scopes=quota.scopes, promises=quota.promises)
 
-    def _had(self, quota: Quota, source: str) -> ResourceList | None:
+    def _had(self, quota: Quota, source: SourceKey) -> ResourceList | None:
         used = self._accounts.used(quota, source)
         if used is None:
             self._asked.add(quota.name)

@@ -11,8 +11,8 @@ from common.kube.client.meta import Object
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from common.runtime.lru import LruDict
-from seed.cache.source_keys import generation_of
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms, used
+from seed.model.reserved_object import generation_of
 
 MAX_GONE = 1_000  # deleted objects whose reservation may still turn up; of others a read shows that they are gone
 MAX_SHARED = 1_000  # different uses that are kept once, for all objects that have the same

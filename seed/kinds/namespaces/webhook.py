@@ -17,11 +17,11 @@ from common.quota.object_names import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_C
 from seed.admission.local_copies import named_in_namespace
 from seed.admission.types import Verdict
 from seed.cache.clusters import ClusterCache
-from seed.cache.source_keys import OWN_API_SERVER
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.evaluators import resource_quotas
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Write
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
+from seed.model.source_key import OWN_API_SERVER
 from seed.webhooks.endpoint import Answer, Question, Webhook
 from seed.webhooks.review import MAX_NAME, RawRequest, RawReview, TooManyNames
 

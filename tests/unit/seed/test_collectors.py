@@ -13,8 +13,8 @@ from common.api.account_waits import WaitReason
 from common.api.types import Condition
 from seed import collectors, metrics
 from seed.admission import denial
-from seed.cache.consumer import Consumer
 from seed.instance_types.cache import FlavourCache
+from seed.model.consumer import Consumer
 from tests.unit.seed.admission.test_admitter import request
 from tests.unit.seed_world import PROJECT, nanos, seed_world
 
@@ -113,6 +113,7 @@ async def test_what_namespaces_use_has_a_sample_for_each_of_the_largest_and_one_
         source = SimpleNamespace(
             consumer=Consumer("", "alpha/c1", "ann"), cluster="alpha/c1", counted=True, totals=totals
         )
+        source.in_namespaces = source
         registry = CollectorRegistry()
         registry.register(collectors.NamespacesCollector(world.quota_cache, lambda: [cast(Any, source)]))
         of_cluster = {"quota": "ann", "user_cluster": "alpha/c1", "resource": "requests.cpu", "unit": "cores"}

@@ -19,7 +19,6 @@ from common.runtime import unexpected
 from seed.accounts import usage_writer as countings
 from seed.accounts.list_demands import ListDemands
 from seed.accounts.publish import UNCOUNTED
-from seed.cache.quota import Quota
 from seed.controllers import leader as leaders
 from seed.controllers.cloud_quotas import CloudQuotas
 from seed.controllers.leader import Leader
@@ -33,6 +32,8 @@ from seed.kinds.machines.source import INTERNAL
 from seed.kinds.machines.totals import MachineTotals
 from seed.kinds.namespaces.cache import NamespaceCache
 from seed.machines.machine_controller import MACHINES, Machine
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 from seed.registration import keeper as keepers
 from seed.registration.keeper import INTERNAL as NOT_KNOWN
 from seed.registration.keeper import ConfigurationKeeper
@@ -48,7 +49,7 @@ from tests.unit.seed.kinds.machines.test_totals import machine
 from tests.unit.seed.kinds.namespaces.test_source import followed
 from tests.unit.seed_world import PROJECT, nanos
 
-OTHER = f"{PROJECT}/c2"
+OTHER = SourceKey(f"{PROJECT}/c2")
 
 
 @pytest.fixture(autouse=True)
@@ -274,10 +275,10 @@ async def test_a_source_that_cannot_be_adjusted_stops_no_other(
     async with followed(monkeypatch) as found:
         made = found.sources._made
 
-        def fails(key: str, quota: Any, cluster: str) -> Any:
+        def fails(key: str, quota: Any) -> Any:
             if quota.name == "bad":
                 raise error
-            return made(key, quota, cluster)
+            return made(key, quota)
 
         monkeypatch.setattr(found.sources, "_made", fails)
         found.world.quota("bad", {"pods": "5"}, selector={"matchLabels": ANN})

@@ -15,17 +15,17 @@ from common.kube.client.meta import ObjectMeta
 from common.quota import account as accounts
 from common.quota import reservations
 from common.quota.account import Admitted, Reservation
-from seed.cache.consumer import Consumer
-from seed.cache.source_keys import namespaces_key
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.evaluators.resource_quotas import EVALUATOR, CoreQuota, CoreQuotaSpec
 from seed.kinds.namespaces.promise_totals import PromiseTotals
+from seed.model.consumer import Consumer
+from seed.model.source_key import SourceKey
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_usage_writer import WINDOW, FakeSource, Leading, countings
 from tests.unit.seed_world import CLUSTER_UID, PROJECT, nanos, seed_world
 
 NAME = "allocation.ann"
-KEY = namespaces_key(f"{NAME}-uid", f"{PROJECT}/c1")
+KEY = SourceKey.of_namespaces(f"{NAME}-uid", f"{PROJECT}/c1")
 SUBJECT = {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}, "counts": "ResourceQuotas"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from common.api.types import ResourceQuota
 from common.quota.account import Account
-from seed.cache.quota import Quota
+from seed.model.quota import Quota
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
 FENCED = Account(incarnation="life", epoch=1, nonce="n")

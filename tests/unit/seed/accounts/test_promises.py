@@ -6,7 +6,6 @@ The world plays API servers, clients and clocks; what is reserved, counted and r
 from __future__ import annotations
 
 import random
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,10 +20,9 @@ from common.quota.account import Account, Admitted, Reservation
 from common.quota.quantity import UNIT
 from common.quota.reservations import Reserving
 from seed.accounts import reservation_gc
+from seed.accounts.account_sources import AccountSources
 from seed.accounts.controller import Accounts
 from seed.accounts.reservation_gc import Finding
-from seed.cache.quota import Quota
-from seed.cache.source_keys import generation_after, object_in_namespace
 from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, Terms, Write
 from seed.kinds.namespaces.evaluators.resource_quotas import (
     EVALUATOR,
@@ -37,12 +35,15 @@ from seed.kinds.namespaces.evaluators.resource_quotas import (
     raised,
 )
 from seed.kinds.namespaces.promise_totals import PromiseTotals
+from seed.model.quota import Quota
+from seed.model.reserved_object import generation_after, object_in_namespace
+from seed.model.source_key import SourceKey
 
 LIMIT = 6
 STEPS = 200
 LIMITS = {"pods": LIMIT * UNIT}
 TERMS = Terms(limited=frozenset(LIMITS), promises=True)
-SOURCE = "namespaces:quota:alpha/c1"
+SOURCE = SourceKey.of_namespaces("quota", "alpha/c1")
 QUOTA = cast(Quota, SimpleNamespace(key=SimpleNamespace(uid="quota"), ceilings=LIMITS, grant=None))
 
 
@@ -205,8 +206,8 @@ class Promises:
 
     def begin_term(self) -> None:
         """By a list that begins now."""
-        of_side = partial(Accounts._of_side, cast(Any, None))  # of kind namespaces nothing is asked of it
-        self.leader = SimpleNamespace(_unsized={}, term=self.account.epoch + 1, _of_side=of_side)
+        sources = AccountSources(*[cast(Any, None)] * 4)  # of kind namespaces it asks them nothing
+        self.leader = SimpleNamespace(_unsized={}, term=self.account.epoch + 1, _account_sources=sources)
         self.account = accounts.claim_epoch(self.account, self.leader.term)
         self.totals = PromiseTotals(TERMS)
         self.events.clear()

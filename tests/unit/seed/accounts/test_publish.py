@@ -25,7 +25,7 @@ from seed.accounts.publish import (
     publish_in,
     stale_source,
 )
-from seed.cache.source_keys import namespaces_key
+from seed.model.source_key import SourceKey
 from seed.usage.source import NOT_LISTED, Problem, UsageSource
 
 SAID = Report(incarnation="life", sequence=7, master="m", granted={"cpu": 8}, used={"cpu": 4})
@@ -132,7 +132,8 @@ def test_what_the_copy_shows_is_what_was_published(said: Report) -> None:
 def test_a_source_without_a_count_here_and_in_the_account_was_never_counted(
     counted: bool, used: dict[str, dict[str, int]], never: bool
 ) -> None:
-    source: Any = SimpleNamespace(key="alpha/c1", problem=Problem("Unreachable", ""), lost_at=10.0, counted=counted)
+    key, problem = SourceKey("alpha/c1"), Problem("Unreachable", "")
+    source: Any = SimpleNamespace(key=key, problem=problem, lost_at=10.0, counted=counted)
     account = Account(incarnation="life", used=used)
     assert stale_source(source, account, now=140.0) == StaleSource(source="alpha/c1", seconds=120, never_counted=never)
     source.problem = None
@@ -151,7 +152,9 @@ def test_which_namespaces_use_the_most_is_published_when_it_is_quiet() -> None:
 
 def test_what_cannot_be_listed_is_reported_in_words_and_under_the_clusters_name() -> None:
     problem = Problem(NOT_LISTED, "secrets cannot be listed: forbidden")
-    source = SimpleNamespace(key=namespaces_key("uid", "alpha/c1"), problem=problem, lost_at=0.0, counted=False)
+    source = SimpleNamespace(
+        key=SourceKey.of_namespaces("uid", "alpha/c1"), problem=problem, lost_at=0.0, counted=False
+    )
     found = stale_source(cast(UsageSource, source), Account(incarnation="life"), 125.0)
     assert found == StaleSource(
         source="alpha/c1", seconds=120, never_counted=True, not_listed="secrets cannot be listed: forbidden"

@@ -16,7 +16,8 @@ from common.quota import account as accounts
 from common.quota.account import Reservation
 from seed.accounts.controller import Accounts
 from seed.accounts.source_removal import SourceRemoval, _forgetting_nothing
-from seed.cache.source_keys import OWN_API_SERVER, clusters_key, namespaces_key
+from seed.model import source_key
+from seed.model.source_key import OWN_API_SERVER, SourceKey
 from tests.unit.seed_world import nanos, seed_world
 
 PROD = {"matchLabels": {"tier": "prod"}}
@@ -57,7 +58,7 @@ async def left(of: str, found: object, **subject: object) -> bool:
         handle = await world.quota("all", limits="pods=5", granted="pods=5", subject=kind)
         quota = world.quota_cache.quota("all")
         assert quota is not None
-        key = namespaces_key(quota.key.uid, of)
+        key = SourceKey.of_namespaces(quota.key.uid, of)
         used = nanos("pods=3")
         await handle.writer.change(lambda account: (accounts.count(account, 1, key, used, {}), None))
         reading = Seed(found)
@@ -99,7 +100,7 @@ async def test_a_source_without_use_is_forgotten_unless_something_is_reserved_in
     """What is reserved is for what is about to come: it would be admitted twice."""
     async with seed_world() as world:
         handle = await world.quota(limits="clusters=2", granted="clusters=2")
-        key, one = clusters_key("beta"), nanos("clusters=1")
+        key, one = SourceKey.of_project(source_key.CLUSTERS, "beta"), nanos("clusters=1")
         await handle.writer.change(lambda account: (accounts.count(account, 1, key, {}, {}), None))
         if reserved:
             await handle.writer.claim("u", Reservation(source=key, object="beta/c1", amount=one))

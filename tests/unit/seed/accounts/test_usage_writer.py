@@ -32,23 +32,24 @@ from seed.accounts.registry import AccountHandle
 from seed.accounts.reservation_gc import MOST_UNSEEN
 from seed.accounts.usage_writer import Counting
 from seed.admission.types import Request
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
-from seed.cache.source_keys import clusters_key
 from seed.kinds.clusters.evaluator import NOTHING, ONE, Owned
 from seed.kinds.clusters.totals import ClusterTotals
 from seed.kinds.machines.source import Source
 from seed.kinds.machines.totals import MachineTotals
 from seed.machines.footprint import footprint
 from seed.machines.machine_controller import Machine
+from seed.model import source_key
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.usage.source import Generation, ListBarrier, Taken
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.kinds.machines.test_totals import machine
 from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos, seed_world
 
-KEY = f"{PROJECT}/c1"
-CLUSTERS_KEY = clusters_key(PROJECT)
+KEY = SourceKey(f"{PROJECT}/c1")
+CLUSTERS_KEY = SourceKey.of_project(source_key.CLUSTERS, PROJECT)
 WINDOW = 0.05
 
 

@@ -19,8 +19,8 @@ from common.quota.escrow import report
 from seed.accounts import controller, open_limiter, plan
 from seed.accounts.plan import Progress, SourceFacts, WaitsFor
 from seed.accounts.waits import MAX_NAME, Waits
-from seed.cache.quota import Quota
 from seed.ledger.store import StoreUnavailableError
+from seed.model.quota import Quota
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_plan import AWAY, LISTED, LISTING, TERM, WINDOW, account, grant, in_doubt
 from tests.unit.seed.accounts.test_usage_writer import KEY, Leading

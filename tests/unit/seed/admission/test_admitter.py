@@ -15,8 +15,8 @@ from common.quota import fencing, reservations
 from common.quota.account import Ask, Reservation
 from seed.accounts import capacity
 from seed.admission.types import Replaceable, Request, Verdict
-from seed.cache.consumer import Consumer
 from seed.ledger.store import Key, Stored, StoreUnavailableError
+from seed.model.consumer import Consumer
 from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import eventually, within
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, nanos, seed_world

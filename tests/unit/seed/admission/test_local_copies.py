@@ -7,7 +7,7 @@ import pytest
 
 from common.api.types import UserCluster
 from seed.admission.local_copies import CONDITION, has_copies
-from seed.cache.source_keys import HOSTED, KUBERMATIC
+from seed.model.cluster_key import HOSTED, KUBERMATIC
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from common.server.http_parser import Request
 from seed.admission import projects
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import HOSTED, KUBERMATIC
 from seed.controllers.user_cluster_conditions import judge as conditions_of
 from seed.kinds.machines.admission import MachineAdmission
 from seed.kinds.machines.source import Source
 from seed.kinds.machines.totals import MachineTotals
 from seed.kinds.machines.webhook import MachineWebhook
+from seed.model.cluster_key import HOSTED, KUBERMATIC
 from seed.registration.health import Proof
 from seed.webhooks.endpoint import Endpoint
 from tests.unit.seed.kinds.clusters.test_webhook import Webhook, code

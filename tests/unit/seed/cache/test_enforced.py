@@ -11,8 +11,10 @@ from common.api.types import CatalogueEntry, UserCluster
 from common.kube.controller.store import Change
 from common.quota.escrow import Report
 from common.runtime import metrics
-from seed.cache.consumer import Consumer
-from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, CLUSTERS, KUBERMATIC, hosted_key, namespaces_key, shown
+from seed.model.asked_of_seed import ALLOCATIONS, CLUSTER_API, CLUSTERS
+from seed.model.cluster_key import KUBERMATIC, hosted_key
+from seed.model.consumer import Consumer
+from seed.model.source_key import SourceKey
 from tests.unit.seed_world import PROJECT, seed_world
 
 
@@ -38,7 +40,7 @@ async def test_a_cluster_of_another_api_is_named_by_what_the_leader_saw_of_it() 
         assert cluster_cache.tell_enforced(CLUSTER_API, True)
         assert cluster_cache.unenforced(quota) == [theirs]
         # A replica that has just begun to lead goes on with what the one before has published.
-        published = msgspec.structs.replace(quota, published_unenforced=[shown(first)])
+        published = msgspec.structs.replace(quota, published_unenforced=[SourceKey(first).shown])
         assert cluster_cache.unenforced(published) == [theirs], "what it saw itself is later"
         cluster_cache.forget_told()
         assert cluster_cache.unenforced(quota) == []
@@ -70,7 +72,7 @@ async def test_a_quota_of_namespaces_is_enforced_where_that_was_said_of_its_pres
         await world.quota("ann", limits="pods=4", subject=subject)
         quota = world.quota_cache.quota("ann")
         assert quota is not None
-        key = namespaces_key(quota.key.uid, f"{PROJECT}/c1")
+        key = SourceKey.of_namespaces(quota.key.uid, f"{PROJECT}/c1")
         assert cluster_cache.unenforced(quota) == [key], "nothing was said of it yet"
         assert cluster_cache.tell_proven(key, True, quota)
         assert cluster_cache.unenforced(quota) == []

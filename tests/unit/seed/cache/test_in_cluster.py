@@ -14,8 +14,9 @@ from common.kube.client.api_client import Cluster
 from common.kube.controller.store import Change
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
-from seed.cache.selected import OF_USER_CLUSTERS
-from seed.cache.source_keys import OWN_API_SERVER
+from seed.kinds.registry import OF_PROJECTS
+from seed.model.selected import OF_USER_CLUSTERS
+from seed.model.source_key import OWN_API_SERVER
 
 
 def quota(uid: str = "original", **labels: str) -> ResourceQuota:
@@ -145,7 +146,7 @@ def test_a_sign_of_the_master_is_one_that_differs_from_the_one_before(
 
 def test_the_masters_namespace_is_exempt_where_the_master_is_in_this_api_server(world: World) -> None:
     """Otherwise the master could not start: its pods would wait for the seed, which waits for the master."""
-    clusters = ClusterCache(world.cluster, world.quota_cache, ["seedquota", "cni"])
+    clusters = ClusterCache(world.cluster, world.quota_cache, ["seedquota", "cni"], of_projects=OF_PROJECTS)
     told: list[str] = []
     clusters.on_participants(lambda: told.append("again"))
     before = clusters.exempt(OWN_API_SERVER)

@@ -15,7 +15,8 @@ from common.kube.controller.discovery import Served
 from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import is_hosted, is_of_kubermatic
+from seed.kinds.registry import OF_PROJECTS
+from seed.model.cluster_key import is_hosted, is_of_kubermatic
 from seed.providers.cloud_account import AccountedCluster
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
@@ -28,7 +29,7 @@ class Seed:
     def __init__(self, api: FakeApiServer, cluster: Cluster) -> None:
         self.api = api
         self.connection = cluster
-        self.cluster_cache = ClusterCache(cluster, QuotaCache(cluster))
+        self.cluster_cache = ClusterCache(cluster, QuotaCache(cluster), of_projects=OF_PROJECTS)
         self.told: list[str] = []
         self.cluster_cache.on_user_cluster(self.told.append)
         self.served = Served(cluster)

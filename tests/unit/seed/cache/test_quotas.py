@@ -11,8 +11,8 @@ from common.api.labels import UID_LABEL
 from common.api.types import ResourceQuota
 from common.kube.client.api_client import Cluster
 from common.kube.controller.store import Change
-from seed.cache.consumer import Consumer
 from seed.cache.quotas import QuotaCache
+from seed.model.consumer import Consumer
 
 
 def copy(uid: str, project: str) -> ResourceQuota:

@@ -21,7 +21,6 @@ from common.quota.account import Reservation
 from seed.admission.admitter import Admission
 from seed.admission.types import Request
 from seed.cache import replicas as module
-from seed.cache.consumer import Consumer
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import (
     FORGOTTEN,
@@ -37,6 +36,7 @@ from seed.cache.replicas import (
     record_name,
 )
 from seed.cache.watches import Watches
+from seed.model.consumer import Consumer
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.seed_world import PROJECT, nanos, seed_world
 

@@ -9,8 +9,8 @@ import msgspec
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
-from seed.cache.source_keys import HOSTED
 from seed.controllers.unknown_projects import LOOK_EVERY, RETRY, TELL_AGAIN, UnknownProjects
+from seed.model.cluster_key import HOSTED
 from tests.unit.seed.admission.test_projects import TYPO, allow, declare
 from tests.unit.seed_world import SeedWorld, seed_world
 

@@ -17,7 +17,7 @@ from common.kube.client.errors import ApiError, Forbidden, NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta, OwnerReference
 from common.kube.client.resource import Resource
 from common.kube.controller.events import EVENTS, Regarding
-from seed.cache.consumer import Consumer
+from seed.model.consumer import Consumer
 from seed.notifications import notifier as module
 from seed.notifications.event_series import Occurrence
 from seed.notifications.notifier import (

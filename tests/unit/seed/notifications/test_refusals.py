@@ -16,7 +16,7 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change
 from common.quota.account import Reservation
 from seed.admission.types import Verdict
-from seed.cache.consumer import Consumer
+from seed.model.consumer import Consumer
 from seed.notifications import refusals as module
 from seed.notifications.refusals import Refusals
 from seed.notifications.wake_queue import SETTLE

@@ -14,8 +14,8 @@ import pytest
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound, TooManyRequests, Unavailable
 from common.kube.client.resource import Resource
-from seed.cache.consumer import Consumer
 from seed.ledger.store import Key
+from seed.model.consumer import Consumer
 from seed.projections import cluster_copies, copies
 from seed.projections.cluster_copies import ClusterCopies
 from seed.projections.local_copies import LocalCopies

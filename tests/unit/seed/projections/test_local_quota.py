@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from common.quota import resources
 from common.quota.account import Account, Grant, Reservation
-from seed.cache.quota import Quota
 from seed.ledger.store import Key
+from seed.model.quota import Quota
 from seed.projections.definition import DEFINITIONS, ROLE
 from seed.projections.local_quota import MASTER_SILENT, Known, LocalQuota, desired, manifest
 from tests.unit.seed_world import nanos

@@ -12,7 +12,7 @@ from common.kube.client.meta import ObjectMeta
 from common.runtime import flags
 from common.server.serving_certificate import Certificates
 from seed.build import wanted_of
-from seed.controllers.wanted import WantedConfigurations
+from seed.kinds import registry
 from seed.kinds.clusters.evaluator import kinds
 from seed.kinds.machines import cluster_api_configuration as cluster_api
 from seed.options import SeedOptions
@@ -30,6 +30,7 @@ from seed.registration.configuration import (
     token_of,
 )
 from seed.registration.token import WebhookKey, token
+from seed.registration.wanted import WantedConfigurations
 
 
 def of_kind(kind: str) -> str:
@@ -228,7 +229,6 @@ def test_only_the_seeds_own_api_server_goes_through_the_service(
     wanted = WantedConfigurations(
         parts,
         parts,
-        KINDS,
         base_url="https://a",
         timeout_seconds=3,
         seed_break_glass_group="",
@@ -237,8 +237,7 @@ def test_only_the_seeds_own_api_server_goes_through_the_service(
     )
     theirs, own = user_cluster(), user_cluster(own_source=True)
     on_seed = [
-        wanted.for_clusters(),
-        wanted.for_cluster_api(),
+        *(wanted.on_seed(kind.of_seed.caller, kind.of_seed.desired) for kind in registry.KINDS if kind.of_seed),
         wanted.for_cluster(own),
         wanted.stamping_for_cluster(own),
     ]
@@ -256,6 +255,6 @@ def test_break_glass_is_off_in_user_clusters_unless_it_is_switched_on(given: lis
     needed = ["--seed-name=a", "--webhook-url=https://a"]
     options = flags.parse(SeedOptions, "seedquota-seed", "d", [*needed, *given], {})
     key = cast(WebhookKey, SimpleNamespace(token=lambda kind, _caller: kind))
-    made = wanted_of(options, key, cast(Certificates, SimpleNamespace(ca_bundle=b"CA")), [])
+    made = wanted_of(options, key, cast(Certificates, SimpleNamespace(ca_bundle=b"CA")))
     for configuration in (made.for_cluster(user_cluster()), made.stamping_for_cluster(user_cluster())):
         assert [has_break_glass(webhook) for webhook in configuration.webhooks] == [on] * len(configuration.webhooks)

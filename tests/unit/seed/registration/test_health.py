@@ -15,9 +15,10 @@ from common.api.types import SeedCopy, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.runtime.metrics import build_version
-from seed.cache.source_keys import ALLOCATIONS, CLUSTER_API, KUBERMATIC, hosted_key
 from seed.controllers import seed_status
 from seed.controllers.seed_status import EVERY, RETRY, SeedStatus
+from seed.model.asked_of_seed import ALLOCATIONS, CLUSTER_API
+from seed.model.cluster_key import KUBERMATIC, hosted_key
 from seed.registration.health import Proof, webhook_serving
 from tests.unit.seed_world import PROJECT, SeedWorld, seed_world
 

@@ -21,6 +21,7 @@ from seed.instance_types import settings as reading
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.settings import SettingsReader
 from seed.kinds.machines.source import Source
+from seed.kinds.registry import OF_PROJECTS
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION as ANNOTATION
 from seed.machines.machine_controller import Machine
 from seed.providers.size import EndpointNotAllowed, ProviderUnavailable
@@ -101,7 +102,7 @@ async def test_a_copied_stamp_of_another_place_is_not_trusted(world: World) -> N
     world.api.secrets["alpha/place"]["region"] = LARGE
     assert (await world.sizing.admitted(world.cluster, copied, soon())).resources == IN_LARGE
     cluster = cast(Cluster, SimpleNamespace(name="seed"))
-    cluster_cache = ClusterCache(cluster, QuotaCache(cluster))
+    cluster_cache = ClusterCache(cluster, QuotaCache(cluster), of_projects=OF_PROJECTS)
     cluster_cache.user_clusters.store._set("alpha/c1", world.cluster)
     anew = await Stamping(cluster_cache, world.sizing).stamp("u", copied, None, soon())
     assert anew is not None

@@ -103,8 +103,10 @@ async def test_an_api_server_that_asks_for_many_tenants_is_not_limited_as_one() 
 async def test_requests_about_objects_in_namespaces_take_no_turns_of_machines() -> None:
     options = SeedOptions(seed_name="seed-1", webhook_url="https://seed-1", webhook_requests_per_second=1)
     nothing: Any = None
-    caches = build.caches_of(options, cast("Cluster", SimpleNamespace(name="seed-1")))
-    found = build.endpoints_of(options, nothing, caches, nothing, nothing, nothing, nothing, lambda: None)
+    cluster = cast("Cluster", SimpleNamespace(name="seed-1"))
+    caches = build.caches_of(options, cluster)
+    parts = build.parts_of(options, cluster, caches, nothing, nothing, nothing, lambda: None)
+    found, _ = build.endpoints_of(parts, nothing)
     objects, machines = found["namespaces"]._turns, found["machines"]._turns
     assert objects is not None and machines is not None
     assert machines is found["scale"]._turns

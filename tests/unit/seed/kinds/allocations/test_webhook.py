@@ -19,13 +19,14 @@ from common.kube.client.resource import Resource
 from common.kube.controller.store import Change
 from common.quota import fencing
 from common.server.http_parser import Request
-from seed.cache.source_keys import allocations_key, clusters_key, is_of_allocations, project_of_key
 from seed.kinds.allocations import evaluator as allocations
 from seed.kinds.allocations.admission import AllocationAdmission
 from seed.kinds.allocations.configuration import CALLER, desired, sample
 from seed.kinds.allocations.organizations import OrganizationCache
 from seed.kinds.allocations.totals import AllocationTotals
 from seed.kinds.allocations.webhook import AllocationWebhook
+from seed.model import source_key
+from seed.model.source_key import SourceKey
 from seed.registration.configuration import WebhookServer
 from seed.registration.health import DENIED
 from seed.registration.probe import ANNOTATION
@@ -33,7 +34,7 @@ from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.router import route
 from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos, seed_world
 
-KEY = allocations_key(PROJECT)
+KEY = SourceKey.of_project(source_key.ALLOCATIONS, PROJECT)
 NAMESPACE = "org-acme"
 Amounts = Mapping[str, tuple[int, int]]
 """Committed and reserved by type."""
@@ -56,8 +57,8 @@ def allocation(name: str = "a", *, generation: int = 1, **amounts: tuple[int, in
 
 
 def test_the_source_of_a_projects_allocations_is_nobody_elses() -> None:
-    assert project_of_key(KEY) == PROJECT and is_of_allocations(KEY)
-    assert not is_of_allocations(clusters_key(PROJECT))
+    assert SourceKey(KEY) == KEY and (KEY.kind, KEY.project) == (source_key.ALLOCATIONS, PROJECT)
+    assert SourceKey.of_project(source_key.CLUSTERS, PROJECT).kind == source_key.CLUSTERS
 
 
 def test_committed_and_reserved_count_together_and_an_update_only_by_what_it_adds() -> None:

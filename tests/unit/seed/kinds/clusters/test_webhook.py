@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -21,14 +20,16 @@ from common.kube.controller.discovery import Served
 from common.quota import fencing
 from common.quota.account import Reservation
 from common.server.http_parser import Request
-from seed.accounts.controller import Accounts
-from seed.cache.source_keys import allocations_key, clusters_key, is_hosted, project_of_key
+from seed.accounts.account_sources import AccountSources
 from seed.kinds.clusters.configuration import CALLER, desired, sample
 from seed.kinds.clusters.evaluator import NOTHING, ONE, Owned, kinds
 from seed.kinds.clusters.same_cluster import DuplicateClusters
 from seed.kinds.clusters.source import ClusterSources
 from seed.kinds.clusters.totals import ClusterTotals
 from seed.kinds.clusters.webhook import ClusterWebhook
+from seed.model import source_key
+from seed.model.cluster_key import is_hosted
+from seed.model.source_key import SourceKey
 from seed.registration.configuration import WebhookServer
 from seed.registration.health import DENIED
 from seed.registration.probe import ANNOTATION
@@ -39,7 +40,7 @@ from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_serve
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, nanos, seed_world
 
 KINDS = kinds("seedquota.io/project")
-KEY = clusters_key("alpha")
+KEY = SourceKey.of_project(source_key.CLUSTERS, "alpha")
 CRD = "clusters.cluster.x-k8s.io"
 
 
@@ -61,7 +62,7 @@ class Counting:
         self.alpha = self.sources[KEY]
 
     def uses(self, count: int, project: str = "alpha") -> bool:
-        source = self.sources[clusters_key(project)]
+        source = self.sources[SourceKey.of_project(source_key.CLUSTERS, project)]
         return source.counted and source.totals.used == (nanos(f"clusters={count}") if count else {})
 
     async def user_cluster(self, name: str, project: str = "alpha", **metadata: Any) -> str:
@@ -108,8 +109,8 @@ def owned(name: str, uid: str = "") -> Owned:
 
 
 def test_a_projects_source_is_nobodys_user_cluster() -> None:
-    assert project_of_key(KEY) == "alpha"
-    assert project_of_key("alpha/clusters") is None
+    assert KEY.project == "alpha"
+    assert SourceKey("alpha/clusters").project == ""
     assert not is_hosted(KEY)
 
 
@@ -174,7 +175,7 @@ async def test_a_status_that_changes_is_no_news(monkeypatch: pytest.MonkeyPatch)
         await found.api.put("userclusters", "alpha", "a", spec={"project": "alpha"}, status={"machines": 3})
         await found.user_cluster("b", "beta")
         await eventually(lambda: found.uses(1, "beta"))
-        assert found.changes == [*before, (clusters_key("beta"), False)]
+        assert found.changes == [*before, (SourceKey.of_project(source_key.CLUSTERS, "beta"), False)]
 
 
 async def test_a_label_that_moves_takes_the_cluster_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,10 +187,10 @@ async def test_a_label_that_moves_takes_the_cluster_along(monkeypatch: pytest.Mo
         await found.cluster("a", "beta")
         await eventually(lambda: found.uses(1, "beta"))
         assert found.uses(0)
-        assert found.changes[-2:] == [(KEY, True), (clusters_key("beta"), False)]
+        assert found.changes[-2:] == [(KEY, True), (SourceKey.of_project(source_key.CLUSTERS, "beta"), False)]
         assert found.alpha.totals.gone([uid]) == {uid}
         assert await found.alpha.generation("alpha/a", uid) is None, "what was reserved for it here can go"
-        assert await found.sources[clusters_key("beta")].generation("alpha/a", uid) == 0
+        assert await found.sources[SourceKey.of_project(source_key.CLUSTERS, "beta")].generation("alpha/a", uid) == 0
 
 
 async def test_a_demanded_list_is_one_of_every_kind_that_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -491,9 +492,10 @@ async def test_where_allocations_are_counted_a_cluster_costs_nothing() -> None:
         settings = {"metadata": {"name": "default"}, "spec": {"resources": [counted]}}
         world.quota_cache.settings.store._set("default", msgspec.convert(settings, QuotaSettings))
         assert code(await webhook.create("a")) == 200
-        accounts = cast(Accounts, SimpleNamespace(_quota_cache=world.quota_cache))
-        assert Accounts._of_side(accounts, KEY, {**ONE, **nanos("cpu=1")}) == nanos("cpu=1")
-        assert Accounts._of_side(accounts, allocations_key(PROJECT), {**ONE, **nanos("cpu=1")}) == ONE
+        sources = AccountSources(world.quota_cache, world.cluster_cache, world.registry, {})
+        both = {**ONE, **nanos("cpu=1")}
+        assert sources.counted(KEY, both) == nanos("cpu=1")
+        assert sources.counted(SourceKey.of_project(source_key.ALLOCATIONS, PROJECT), both) == ONE
 
 
 async def test_a_canary_is_refused_and_reserves_nothing() -> None:

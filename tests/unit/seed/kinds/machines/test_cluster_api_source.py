@@ -19,11 +19,12 @@ from seed.admission.admitter import Admission
 from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import hosted_key, is_hosted
 from seed.kinds.machines.admission import MachineAdmission
 from seed.kinds.machines.cluster_api_configuration import CALLER
 from seed.kinds.machines.cluster_api_source import ClusterApiInformers, ClusterSource
 from seed.kinds.machines.cluster_api_webhook import ClusterApiWebhook
+from seed.kinds.registry import OF_PROJECTS
+from seed.model.cluster_key import hosted_key, is_hosted
 from seed.registration.enforcement import Enforcement
 from seed.usage.source import Taken
 from seed.webhooks.endpoint import Endpoint
@@ -61,7 +62,7 @@ class Seed:
     def __init__(self, api: FakeApiServer, cluster: Cluster) -> None:
         self.api = api
         self.quota_cache = QuotaCache(cluster)
-        self.cluster_cache = ClusterCache(cluster, self.quota_cache)
+        self.cluster_cache = ClusterCache(cluster, self.quota_cache, of_projects=OF_PROJECTS)
         self.view = View(cluster, self.cluster_cache, "seedquota.io/project")
         self.changes: list[tuple[str, bool]] = []
         self.sizing = sizing()
@@ -446,7 +447,9 @@ async def test_a_kind_that_is_not_followed_yet_proves_nothing_gone(monkeypatch: 
 async def test_before_the_kinds_are_known_nothing_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with fake_api_server() as api:
         cluster = api.cluster()
-        view = View(cluster, ClusterCache(cluster, QuotaCache(cluster)), "seedquota.io/project")
+        view = View(
+            cluster, ClusterCache(cluster, QuotaCache(cluster), of_projects=OF_PROJECTS), "seedquota.io/project"
+        )
         with pytest.raises(Unavailable):
             await view.find_hosted(KEY)
         await cluster.close()

@@ -15,8 +15,9 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, Unavailable
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
-from seed.cache.source_keys import KUBERMATIC
 from seed.kinds.machines.cluster_identity import Identities, judge
+from seed.kinds.registry import OF_PROJECTS
+from seed.model.cluster_key import KUBERMATIC
 from seed.usage.source import Problem
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, fake_api_server, status
@@ -32,7 +33,7 @@ class World:
         self.target = target
         self.seed = seed.cluster()
         self.cluster = target.cluster()
-        self.cluster_cache = ClusterCache(self.seed, QuotaCache(self.seed))
+        self.cluster_cache = ClusterCache(self.seed, QuotaCache(self.seed), of_projects=OF_PROJECTS)
         self.identities = Identities(self.seed, self.cluster_cache)
 
     async def leads_to(self, uid: str) -> None:

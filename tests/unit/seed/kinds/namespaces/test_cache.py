@@ -17,12 +17,12 @@ from common.kube.client.errors import Unavailable
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.reflector import Reflector
 from common.quota.object_names import GroupResource
-from seed.cache import source_keys
-from seed.cache.consumer import Consumer
-from seed.cache.quota import Quota
-from seed.cache.source_keys import OWN_API_SERVER
 from seed.kinds.namespaces import cache as namespaces
 from seed.kinds.namespaces.cache import NamespaceCache
+from seed.model import reserved_object
+from seed.model.consumer import Consumer
+from seed.model.quota import Quota
+from seed.model.source_key import OWN_API_SERVER, SourceKey
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.namespaces_world import ANN, PROD, World
@@ -123,21 +123,23 @@ def test_what_is_in_namespaces_is_counted_by_one_quota_alone(world: World) -> No
 
 
 def test_a_source_and_its_objects_are_named_so_that_they_can_be_found_again() -> None:
-    key = source_keys.namespaces_key("uid-1", "alpha/c1")
-    assert source_keys.cluster_of_namespaces(key) == "alpha/c1"
-    assert source_keys.cluster_of_namespaces("alpha/c1") is None
-    assert source_keys.project_of_key(key) is None
+    key = SourceKey.of_namespaces("uid-1", "alpha/c1")
+    assert (key.quota, key.cluster, key.project) == ("uid-1", "alpha/c1", "") and SourceKey(key).quota == "uid-1"
+    assert SourceKey("alpha/c1").quota == ""
+    assert {
+        type(text) for text in (key.text, key.shown, SourceKey(key).cluster, SourceKey(SourceKey("a/b")).shown)
+    } == {str}
     deployments = GroupResource("deployments", "apps")
-    named = source_keys.object_in_namespace(deployments, "web", "shop.v2")
-    assert source_keys.parse_object(named) == (deployments, "web", "shop.v2")
-    assert source_keys.parse_object("pods:web/x") == (GroupResource("pods"), "web", "x")
+    named = reserved_object.object_in_namespace(deployments, "web", "shop.v2")
+    assert reserved_object.parse_object(named) == (deployments, "web", "shop.v2")
+    assert reserved_object.parse_object("pods:web/x") == (GroupResource("pods"), "web", "x")
 
 
 def test_an_update_is_in_what_has_a_later_version_than_the_one_it_changed() -> None:
     old = ObjectMeta(resource_version="41")
-    assert source_keys.generation_after(old) == 42
-    assert source_keys.generation_of(ObjectMeta(resource_version="41")) < source_keys.generation_after(old)
-    assert source_keys.generation_of(ObjectMeta(resource_version="opaque")) == 0
+    assert reserved_object.generation_after(old) == 42
+    assert reserved_object.generation_of(ObjectMeta(resource_version="41")) < reserved_object.generation_after(old)
+    assert reserved_object.generation_of(ObjectMeta(resource_version="opaque")) == 0
 
 
 class Followed:

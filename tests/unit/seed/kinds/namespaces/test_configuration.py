@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from common.api.types import ResourceQuota
-from seed.cache.quota import Quota, parse_quota
-from seed.cache.selected import OF_USER_CLUSTERS, Exempt
 from seed.kinds.namespaces.configuration import MAX_WEBHOOKS, READ_OF_UPDATES, desired, sample_of
 from seed.kinds.namespaces.evaluators.persistent_volume_claims import ClaimSpec
 from seed.kinds.namespaces.evaluators.resource_claims import ClaimSpec as DeviceClaimSpec
 from seed.kinds.namespaces.evaluators.services import ServiceSpec
+from seed.model.quota import Quota, parse_quota
+from seed.model.selected import OF_USER_CLUSTERS, Exempt
 from seed.registration.configuration import WebhookConfiguration, WebhookServer
 
 ANN = {"matchLabels": {"owner": "ann"}}

@@ -17,11 +17,11 @@ from common.kube.client.errors import ApiError, Cause, Forbidden, NotFound, Unav
 from common.quota.account import Account
 from seed.accounts.registry import AccountRegistry
 from seed.admission import denial
-from seed.cache.quota import Quota
-from seed.cache.selected import Exempt
 from seed.kinds.namespaces import configuration as namespaces
 from seed.kinds.namespaces import enforcement as module
 from seed.kinds.namespaces.enforcement import NamespacedWebhook
+from seed.model.quota import Quota
+from seed.model.selected import Exempt
 from seed.registration import probe
 from seed.registration.configuration import WebhookConfiguration, WebhookServer
 from seed.registration.health import Proof

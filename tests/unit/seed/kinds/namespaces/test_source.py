@@ -19,10 +19,10 @@ from common.quota.account import Account
 from common.quota.object_names import GroupResource
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
-from seed.cache.quota import Quota
-from seed.cache.source_keys import namespaces_key
 from seed.kinds.namespaces import cluster_objects, kind_informer
 from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
+from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 from seed.usage.source import Problem, Taken
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
@@ -49,7 +49,7 @@ class Accounts:
         return self.names.get(quota.name, {})
 
     def used(self, quota: Quota, source: str) -> ResourceList | None:
-        assert source == namespaces_key(quota.key.uid, CLUSTER)
+        assert source == SourceKey.of_namespaces(quota.key.uid, CLUSTER)
         return None if quota.name in self.unread else self.sums.get(quota.name, {})
 
     def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
@@ -89,7 +89,7 @@ class Followed:
         return task
 
     def source(self, quota: str = "all") -> NamespacedSource:
-        return self.sources[namespaces_key(f"{quota}-uid", CLUSTER)]
+        return self.sources[SourceKey.of_namespaces(f"{quota}-uid", CLUSTER)]
 
     def used(self, quota: str = "all") -> dict[str, int] | None:
         """None while nothing is counted."""

@@ -17,12 +17,12 @@ from common.quota import account as accounts
 from common.quota.object_names import GroupResource
 from common.server.http_parser import Request
 from seed.admission.admitter import Admission
-from seed.cache.quota import Quota
-from seed.cache.source_keys import parse_object
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import Selection
 from seed.kinds.namespaces.webhook import MAX_QUOTES, NamespacedObjectWebhook
 from seed.ledger.encoding import parse_reservation, reservation_text
+from seed.model.quota import Quota
+from seed.model.reserved_object import parse_object
 from seed.registration.probe import ANNOTATION
 from seed.webhooks import fits
 from seed.webhooks.endpoint import Endpoint

@@ -23,9 +23,9 @@ from common.quota.account import Grant
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from common.quota.scopes import ScopeRequirement
-from seed.cache import selected
-from seed.cache.selected import OF_USER_CLUSTERS, Exempt
 from seed.ledger.store import Key, Terms
+from seed.model import selected
+from seed.model.selected import OF_USER_CLUSTERS, Exempt
 
 NAMESPACES = "namespaces"
 

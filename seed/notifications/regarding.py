@@ -6,8 +6,8 @@ from common.api.labels import API_VERSION
 from common.api.types import UserCluster
 from common.kube.controller.events import Regarding
 from seed.cache import kubermatic_objects as kubermatic
-from seed.cache.source_keys import HOSTED, KUBERMATIC, is_hosted, is_of_kubermatic
 from seed.machines import cluster_api
+from seed.model.cluster_key import HOSTED, KUBERMATIC, is_hosted, is_of_kubermatic
 
 
 def regarding(cluster: UserCluster) -> Regarding:

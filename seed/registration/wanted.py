@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from common.api.types import UserCluster
-from seed.cache.quota import Quota
-from seed.cache.selected import Exempt
-from seed.cache.source_keys import OWN_API_SERVER
-from seed.kinds.allocations import configuration as allocations
-from seed.kinds.clusters import configuration as clusters
-from seed.kinds.clusters.evaluator import Kind
-from seed.kinds.machines import cluster_api_configuration as cluster_api
-from seed.kinds.namespaces import configuration as namespaces
 from seed.registration.configuration import (
     ServicePort,
     WebhookConfiguration,
@@ -23,6 +15,9 @@ from seed.registration.configuration import (
     through_service,
 )
 from seed.registration.token import WebhookKey
+
+Desired = Callable[[WebhookServer], WebhookConfiguration]
+"""Of a kind that is counted: what its configuration asks about."""
 
 
 class Bundle(Protocol):
@@ -38,7 +33,6 @@ class WantedConfigurations:
         self,
         key: WebhookKey,
         certificates: Bundle,
-        kinds: Sequence[Kind],
         *,
         base_url: str,
         timeout_seconds: int,
@@ -54,7 +48,6 @@ class WantedConfigurations:
         self.withdrawn = False  # none of them must be there: see seed/registration/withdrawal.py
         self._key = key
         self._certificates = certificates
-        self._kinds = kinds
         self._base_url = base_url
         self._timeout_seconds = timeout_seconds
         self._seed_break_glass_group = seed_break_glass_group
@@ -75,25 +68,12 @@ class WantedConfigurations:
         url = self._server_for(uid, _is_on_seed(cluster)).url("stamp", uid)
         return self._reached_from(cluster, stamping(self._for_cluster(cluster), url))
 
-    def for_cluster_api(self) -> WebhookConfiguration:
-        """On the seed, for Machines of Cluster API."""
-        return self._reached_from_seed(cluster_api.desired(self._server_for(cluster_api.CALLER)))
+    def on_seed(self, caller: str, desired: Desired) -> WebhookConfiguration:
+        """For the seed's own API server. The tokens prove `caller`."""
+        return self._reached_from_seed(desired(self._server_for(caller)))
 
-    def for_namespaces(
-        self, cluster: str, caller: str, quotas: Sequence[Quota], exempt: Exempt
-    ) -> WebhookConfiguration:
-        """For objects in the namespaces that these quotas select. `cluster` is a key, the token proves `caller`."""
-        own = cluster == OWN_API_SERVER
-        configuration = namespaces.desired(quotas, self._server_for(caller, own), caller, exempt=exempt)
-        return self._reached_from_seed(configuration) if own else configuration
-
-    def for_clusters(self) -> WebhookConfiguration:
-        """On the seed, for clusters themselves."""
-        return self._reached_from_seed(clusters.desired(self._kinds, self._server_for(clusters.CALLER)))
-
-    def for_allocations(self) -> WebhookConfiguration:
-        """On the seed, where that is the master's own cluster."""
-        return self._reached_from_seed(allocations.desired(self._server_for(allocations.CALLER)))
+    def in_cluster(self, caller: str, desired: Desired) -> WebhookConfiguration:
+        return desired(self._server_for(caller, on_seed=False))
 
     def _server_for(self, caller: str, on_seed: bool = True) -> WebhookServer:
         return WebhookServer(

@@ -1,0 +1,95 @@
+"""What the leader does for quotas of kind namespaces in each cluster that takes part: it counts, asks and shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from common.api.types import UserCluster
+from common.kube.client.api_client import Cluster
+from common.runtime.unexpected import kept_running
+from seed.kinds.kind import Counting, InTerm
+from seed.kinds.namespaces import configuration
+from seed.kinds.namespaces.enforcement import NamespacedWebhook
+from seed.kinds.namespaces.source import NamespacedSources
+from seed.model.quota import Quota, takes_part
+from seed.model.source_key import OWN_API_SERVER
+from seed.registration.configuration import WebhookConfiguration
+from seed.registration.health import Proof
+
+
+class NamespacesCounting(Counting):
+    def __init__(self, term: InTerm) -> None:
+        self._term = term
+        self._namespaces = NamespacedSources(
+            term.cluster,
+            term.quota_cache,
+            term.cluster_cache,
+            term.registry,
+            on_change=term.on_change,
+            on_state=term.on_state,
+            unreached=term.unreached,
+        )
+        own = self._webhook(OWN_API_SERVER, OWN_API_SERVER, term.cluster)
+        self._webhooks = {OWN_API_SERVER: own}  # by cluster, as far as they are connected
+        runs = {
+            "namespaces": self._namespaces.run,
+            "webhook for namespaces of the seed": own.run,
+            "local copies in namespaces of the seed": lambda: self._copy(OWN_API_SERVER, term.cluster),
+        }
+        super().__init__(self._namespaces, runs)
+
+    async def follow(self, key: str, uid: str, cluster: Cluster) -> None:
+        webhook = self._webhooks[key] = self._webhook(key, uid, cluster)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part, run in (
+                    ("namespaces", lambda: self._namespaces.follow(key, cluster)),
+                    ("webhook for namespaces", webhook.run),
+                    ("local copies in namespaces", lambda: self._copy(key, cluster)),
+                ):
+                    group.create_task(kept_running(part, run, whose=key))
+        finally:
+            if self._webhooks.get(key) is webhook:
+                del self._webhooks[key]
+
+    def cluster_changed(self, cluster: str) -> None:
+        self._namespaces.look(cluster)
+
+    def configuration_changed(self) -> None:
+        for webhook in self._webhooks.values():
+            webhook.configuration_changed()
+
+    def proof(self, cluster: str) -> Proof | None:
+        webhook = self._webhooks.get(cluster)
+        return webhook.shown if webhook is not None else None
+
+    def configurations(self, user_cluster: UserCluster) -> list[str]:
+        return [configuration.NAME] if takes_part(user_cluster) else []
+
+    def left(self) -> list[str]:
+        return [f"{configuration.NAME} of {key}" for key, webhook in self._webhooks.items() if not webhook.absent]
+
+    async def _copy(self, key: str, cluster: Cluster) -> None:
+        term = self._term
+        await term.copies.keep_in_namespaces(key, cluster, self._namespaces, lambda: term.look(key))
+
+    def _webhook(self, key: str, caller: str, cluster: Cluster) -> NamespacedWebhook:
+        term = self._term
+        wanted = term.wanted.on_seed if key == OWN_API_SERVER else term.wanted.in_cluster
+
+        def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
+            exempt = term.cluster_cache.exempt(key)
+            return wanted(caller, lambda server: configuration.desired(quotas, server, caller, exempt=exempt))
+
+        return NamespacedWebhook(
+            cluster,
+            key,
+            term.quota_cache,
+            term.cluster_cache,
+            term.registry,
+            desired,
+            wanted=term.wanted.are_wanted,
+            on_enforced=term.on_enforced,
+            on_state=lambda: term.look(key),
+        )

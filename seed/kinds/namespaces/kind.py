@@ -1,0 +1,30 @@
+"""Objects in namespaces: what core ResourceQuotas count, and promise."""
+
+from __future__ import annotations
+
+from seed.kinds.kind import Kind, Parts, Serving
+from seed.kinds.namespaces import configuration
+from seed.kinds.namespaces.admission import NamespacedAdmission
+from seed.kinds.namespaces.cache import NamespaceCache
+from seed.kinds.namespaces.counting import NamespacesCounting
+from seed.kinds.namespaces.webhook import NamespacedObjectWebhook
+from seed.webhooks.turns import OBJECTS_TO_MACHINES
+
+
+def serving(parts: Parts) -> Serving:
+    quotas, clusters = parts.quotas, parts.clusters
+    namespaces = NamespaceCache(parts.cluster, quotas, clusters, reach=parts.reach)
+    webhook = NamespacedObjectWebhook(
+        clusters,
+        NamespacedAdmission(parts.admission, namespaces),
+        lambda: quotas.own_conditions,
+        local_copies=parts.local_copies,
+    )
+    return Serving(
+        webhooks={configuration.KIND: webhook},
+        follows={"namespaces": namespaces.run},
+        requests_to_machines=OBJECTS_TO_MACHINES,
+    )
+
+
+NAMESPACES = Kind(serving=serving, counting=NamespacesCounting)
