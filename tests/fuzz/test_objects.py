@@ -204,7 +204,7 @@ def test_kubeconfigs(raw: bytes) -> None:
     text = raw.decode(errors="replace")
     server = endpoint = None
     with bounded(), suppress(InvalidKubeconfig):
-        cluster, user = kubeconfig._select(text, None)
+        cluster, user = kubeconfig._select(text, None, own=False)
         kubeconfig._authorization(user, None)
         server = kubeconfig._server(cluster, allow_http=False)
     with bounded(), suppress(NotSized):

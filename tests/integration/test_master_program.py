@@ -1299,17 +1299,35 @@ async def test_doctor_is_right_wherever_the_programs_are_installed_and_were_befo
                     await cluster.delete(LEASES, program, namespace)
 
 
-async def test_sixty_seeds_are_asked_in_one_run_and_none_that_is_away_hides_another(world: World, admin: Admin) -> None:
+@pytest_asyncio.fixture
+async def silent_port() -> AsyncIterator[int]:
+    """Of a server that takes connections and says nothing."""
+    ends = asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ends.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+    ends.set()
+    await server.wait_closed()
+    await asyncio.sleep(0.1)  # Python 3.11 does not wait for the connections
+
+
+async def test_sixty_seeds_are_asked_in_one_run_and_none_that_is_away_hides_another(
+    world: World, admin: Admin, silent_port: int
+) -> None:
     """Of one real cluster, since a Seed whose cluster nobody recorded may have any."""
-    eu, silent = world.admin["eu-1"], await asyncio.start_server(lambda *_: asyncio.sleep(60), "127.0.0.1", 0)
+    eu = world.admin["eu-1"]
     await led(world.master, "seedquota-master", NAMESPACE)
     await led(eu, "seedquota-seed", NAMESPACE, ago=3600)
     kubeconfig, url = world.server("eu-1").kubeconfig(USER), world.server("eu-1").url
-    port = silent.sockets[0].getsockname()[1]
     secrets_of = {
         "seed": kubeconfig,
         "away": kubeconfig.replace(url, NOWHERE),
-        "silent": kubeconfig.replace(url, f"https://127.0.0.1:{port}"),
+        "silent": kubeconfig.replace(url, f"https://127.0.0.1:{silent_port}"),
         "limited": world.server("eu-1").kubeconfig("seedquota-seed"),
         "broken": "kubeconfig: none",
         "anchors": f"{kubeconfig}\nx: &x [1]\ny: *x",
@@ -1334,13 +1352,12 @@ async def test_sixty_seeds_are_asked_in_one_run_and_none_that_is_away_hides_anot
     assert took < 45, "14 that keep silent for 10 s each are asked at once"
     # A bound for all of them together: who was not reached is named, too.
     status, said = await admin.ask("doctor", "-o", "json", "--timeout", "2s")
-    found = json.loads(said)
-    away = [each for each in found["notChecked"] if "it took too long to answer" in each]
+    late = ("it took too long to answer", "it could not be asked within 2 s")
+    away = [each for each in json.loads(said)["notChecked"] if any(why in each for why in late)]
     assert len([each for each in away if each.startswith("seed silent-")]) == 14, said
     status, said = await admin.ask("doctor", "--timeout", "5s")
     assert said.count("not checked on silent-0") == 1 and "seed seed-34:" in said, said
     assert "not checked on anchors-0: the seed itself: " in said and "anchors and aliases are not read here" in said
-    silent.close()
     await world.master.delete(LEASES, "seedquota-master", NAMESPACE)
     await eu.delete(LEASES, "seedquota-seed", NAMESPACE)
 

@@ -204,7 +204,7 @@ async def test_a_list_with_a_byte_that_is_no_text_takes_no_count_away_and_ends_n
         try:
             await put_secret(site, "seed-1", "user-1", PROJECT, {"kubeconfig": kubeconfig})
             await not_current("ObjectsUnreadable", f"1 machines cannot be read, such as kube-system/{name}: ")
-            assert await metric(site, 'seedquota_malformed_objects{cluster="alpha/user-1",resource="machines"}') == 1
+            assert await metric(site, 'seedquota_malformed_objects{resource="machines",server="alpha/user-1"}') == 1
             await until(partial(counts, "1", reserved=0), 30)
             await site.kill(agent(site))
             await site.start(agent(site))
