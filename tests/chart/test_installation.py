@@ -402,8 +402,8 @@ async def installed(place: Place) -> str:
 def requests_of_a_level_of_their_own(place: Place) -> None:
     """Of both programs: Leases and ledgers. What else they ask for has none."""
     for chart, namespace in ((MASTER, "masters"), (SEED, "agents")):
+        place.kubectl("wait", f"flowschema/{chart}", "--for=condition=Dangling=False", "--timeout=60s")
         schema = json.loads(place.kubectl("get", "flowschema", chart, "-o=json"))
-        assert {each["type"]: each["status"] for each in schema["status"]["conditions"]} == {"Dangling": "False"}
         level = json.loads(place.kubectl("get", "prioritylevelconfiguration", chart, "-o=json"))
         as_program = f"--kubeconfig={place.kubeconfig_of(chart, namespace)}"
         with_level = {}
