@@ -216,7 +216,7 @@ async def sync_p99(installed: Installation, seconds: float) -> float:
 
 
 async def besieged(
-    program: Program, spoiler: Spoiler, p99: Callable[[float], Awaitable[float]], what: str, most_memory: int
+    program: Program, spoiler: Spoiler, p99: Callable[[float], Awaitable[float]], most_memory: int
 ) -> None:
     """What `p99` measures for so many seconds, of somebody else, is as it was before."""
     await until(lambda: p99(2.0), 30)
@@ -231,7 +231,7 @@ async def besieged(
         most, stall = max(most, seen.memory), max(stall, seen.stall)
     spoilt = sum(not line.endswith(" -") for line in spoiler.answers())
     print(
-        f"seed {SEED}: {what} {quiet * 1000:.1f} ms quiet, {loud * 1000:.1f} ms loud; longest stall "
+        f"seed {SEED}: the other's p99 {quiet * 1000:.1f} ms quiet, {loud * 1000:.1f} ms loud; longest stall "
         f"{before.stall * 1000:.0f} ms before, {stall * 1000:.0f} ms in all; memory "
         f"{before.memory / 2**20:.0f} MiB before, {most / 2**20:.0f} MiB at most; "
         f"{spoilt} answers were spoilt, see {spoiler.log}"
@@ -246,25 +246,22 @@ def unexpected(installed: Installation) -> list[str]:
     return [line for line in installed.complaints() if "Traceback" in line or '"level":"error"' in line]
 
 
-async def test_a_hostile_api_server_keeps_nobody_else_waiting(tmp_path: Path) -> None:
-    async with Installation(tmp_path, seeds=1) as installed:
+@asynccontextmanager
+async def with_quota(tmp_path: Path, seeds: int) -> AsyncIterator[Installation]:
+    async with Installation(tmp_path, seeds=seeds) as installed:
         await manifests.apply(installed.master, [quota(QUOTA, PROJECT, {"cpu": "100000"})])
         await installed.enforced(QUOTA)
-        agent = installed.programs["seedquota-seed-1"]
-        async with hostile_tenant(installed, tmp_path) as spoiler:
-            await besieged(
-                agent, spoiler, partial(webhook_p99, installed), "the other's p99", memory_limit("seedquota-seed")
-            )
+        yield installed
         assert not unexpected(installed)
+
+
+async def test_a_hostile_api_server_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    async with with_quota(tmp_path, seeds=1) as installed, hostile_tenant(installed, tmp_path) as spoiler:
+        agent, most = installed.programs["seedquota-seed-1"], memory_limit("seedquota-seed")
+        await besieged(agent, spoiler, partial(webhook_p99, installed), most)
 
 
 async def test_a_hostile_seed_keeps_no_other_seed_waiting(tmp_path: Path) -> None:
-    async with Installation(tmp_path, seeds=2) as installed:
-        await manifests.apply(installed.master, [quota(QUOTA, PROJECT, {"cpu": "100000"})])
-        await installed.enforced(QUOTA)
-        master = installed.programs["seedquota-master"]
-        async with hostile_seed(installed, tmp_path) as spoiler:
-            await besieged(
-                master, spoiler, partial(sync_p99, installed), "the other's p99", memory_limit("seedquota-master")
-            )
-        assert not unexpected(installed)
+    async with with_quota(tmp_path, seeds=2) as installed, hostile_seed(installed, tmp_path) as spoiler:
+        master, most = installed.programs["seedquota-master"], memory_limit("seedquota-master")
+        await besieged(master, spoiler, partial(sync_p99, installed), most)

@@ -53,7 +53,8 @@ class _Credential(msgspec.Struct, rename="camel"):
 
 
 class Plugin:
-    """`cluster` is what the command is told of the cluster if it asks for it. `base`: where relative paths begin.
+    """`cluster`: the entry of the kubeconfig, which the command gets if it asks for it. `base`: the directory to which
+    relative paths belong.
 
     `certificate` and `key` are PEM, as the first authentication gave them; None where there are none. Raises
     PluginError.

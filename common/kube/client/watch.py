@@ -33,7 +33,7 @@ class WatchStream(Generic[T]):
         pace: Pace,
         refused: Callable[[Malformed], Malformed],
     ) -> None:
-        """`seconds` from now it must have ended. `refused` is told of what is not taken of it."""
+        """`seconds`: the longest that the watch may take. `refused` is called with the error of what is refused."""
         self._until = get_running_loop().time() + seconds
         self._what = f"cluster {cluster}: watch {resource.plural}"
         self._resource = resource

@@ -1,7 +1,7 @@
 """The namespaces of the clusters that take part in quotas of kind namespaces, and which quotas count each of them.
 
-Every replica keeps this for admission. The leader counts by watch caches of its own (seed/usage/namespaces.py): it has
-to list them anew when counting demands it.
+Every replica keeps this for admission. The leader counts by watch caches of its own (cluster_objects.py): it has to
+list them anew when counting demands it.
 
 For admission:
 
