@@ -16,10 +16,11 @@ Json = Mapping[str, object]
 
 
 class Translated(msgspec.Struct, frozen=True):
-    """`objects` are to be applied; `left` says what is not in them, one line each."""
+    """`objects` are to be applied; `left` says what is not in them, and `notes` what to know before; one line each."""
 
     objects: Sequence[Json]
     left: Sequence[str]
+    notes: Sequence[str] = ()
 
 
 def documents(text: str, file: str) -> Iterator[Json]:
@@ -44,13 +45,18 @@ def _objects(found: object, file: str) -> Iterator[Json]:
     yield found
 
 
-def made(kind: str, name: str, spec: Json | None = None) -> Json:
-    found = {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}}
+def made(kind: str, name: str, spec: Json | None = None, namespace: str = "") -> Json:
+    metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
+    found: Json = {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata}
     return {**found, "spec": spec} if spec else found
 
 
 def mapping(found: object) -> Mapping[str, object]:
     return found if isinstance(found, dict) else {}
+
+
+def items(found: object) -> list[Json]:
+    return [mapping(each) for each in found] if isinstance(found, list) else []
 
 
 def text(found: object) -> str:
@@ -68,10 +74,23 @@ def quantity(name: str, found: object) -> str | int | None:
     return found if amount >= 0 else None
 
 
+def with_enforcement(found: Json, enforcement: str) -> Json:
+    """The quota, or the default quotas of settings, with this `enforcement`."""
+    spec = mapping(found.get("spec"))
+    if found.get("kind") == "ResourceQuota":
+        return {**found, "spec": {**spec, "enforcement": enforcement}}
+    if found.get("kind") == "QuotaSettings" and "defaults" in spec:
+        defaults = mapping(spec["defaults"])
+        warned = {kind: {**mapping(default), "enforcement": enforcement} for kind, default in defaults.items()}
+        return {**found, "spec": {**spec, "defaults": warned}}
+    return found
+
+
 def printed(found: Translated) -> Printed:
     """YAML for `kubectl apply -f -`, with what does not translate as comments. Raises Failed."""
     if not found.objects:
         raise Failed("; ".join(["there is nothing to translate", *found.left]))
     written = yaml.safe_dump_all(found.objects, sort_keys=False, allow_unicode=True).rstrip("\n")
     comments = [f"# not translated: {' '.join(line.split())}" for line in found.left]
+    comments += [f"# {note}" for note in found.notes]
     return Printed("\n".join([*comments, written]), STALE if found.left else DONE)
