@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.quota import resources
+from cli.migration import kkp, manifests, unikorn
+from cli.migration import namespaces as of_namespaces
+from common.quota import object_names, resources
 from common.quota.names import BASE, FURTHER, MAX_COUNTERS
 from common.quota.quantity import QuantityError, parse
 from master.quotas.use_text import peak_text, usage_text
+from tests.unit.cli import test_migration as exported
 
 pytestmark = pytest.mark.integration
 
@@ -22,6 +25,16 @@ API_VERSION = "seedquota.io/v1alpha1"
 NOW = "2026-11-20T10:00:03Z"
 GOLDEN = Path(__file__).parents[1] / "unit" / "data" / "quantity_golden.tsv"
 CHARTS = Path(__file__).parents[2] / "charts"
+
+
+MIGRATED = {
+    "kkp": (kkp.translated, exported.KKP),
+    "unikorn": (unikorn.translated, exported.UNIKORN),
+    "openshift": (of_namespaces.openshift, exported.OPENSHIFT),
+    "hnc": (of_namespaces.hnc, exported.HNC),
+    "capsule": (of_namespaces.capsule, exported.CAPSULE),
+    "rancher": (of_namespaces.rancher, exported.RANCHER),
+}
 
 
 def ready(type: str = "Ready", status: str = "True", reason: str = "AllReported") -> dict:
@@ -168,6 +181,9 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         (namespaces(quota={"pods": "1.5"}), "spec", INTEGER),
         (namespaces(quota={"pods": "1500u"}), "spec", INTEGER),
         (namespaces(quota={"count/configmaps": "0.5"}), "spec", INTEGER),
+        (namespaces(quota={"pod": "5"}), "spec", "a resource that core quotas do not know: pod; known are pods,"),
+        (namespaces(quota={"limits.hugepages-2Mi": "5"}), "spec", "do not know: limits.hugepages-2Mi;"),
+        (allocation(pod="5"), "spec.allocation.hard", "hard names a resource that core quotas do not know: pod;"),
         (project_quota(quota={"cpus": "64"}), "spec", f"quota names an unknown resource: cpus; {KNOWN}"),
         (project_quota(quota={"pods": "64"}), "spec", "quota names an unknown resource: pods; known are"),
         (project_quota(quota={}), "spec.quota", "should have at least 1 properties"),
@@ -344,6 +360,24 @@ async def test_a_mistake_is_refused_with_a_message_that_says_what_to_do(api, bod
     answer = await api.create(body)
     assert answer.status == 422
     assert message in answer.causes[field]
+
+
+async def test_every_name_that_core_quotas_know_is_taken(api) -> None:
+    further = ("hugepages-2Mi", "requests.hugepages-1Gi", "count/deployments.apps", "requests.nvidia.com/gpu")
+    known = dict.fromkeys([*object_names.PLAIN, *further], "1")
+    assert (await api.create(named(namespaces(quota=known), "every-name"))).status == 201
+    assert (await api.create(named(allocation(**known), "every-name"))).status == 201
+
+
+@pytest.mark.parametrize("system", MIGRATED)
+async def test_what_was_migrated_is_taken(api, system) -> None:
+    translate, text = MIGRATED[system]
+    for found in translate(manifests.documents(text, system)).objects:
+        answer = await api.call("POST", f"{api.path(found, named=False)}?dryRun=All", found)
+        if found["kind"] == "Allocation":  # its namespace is made for the Organization
+            assert answer.status == 404 and "namespaces" in answer.message
+        elif answer.status != 409:
+            assert (answer.status, answer.warnings) == (201, []), answer.body
 
 
 LOST = seed(state="Lost", confirmLost="its machines are gone")
@@ -786,4 +820,5 @@ def test_no_text_calls_a_quota_by_the_name_that_means_the_core_kind_to_kubectl()
     files = [path for folder in ("crds", "rbac") for path in sorted((CHARTS / folder).glob("*.yaml"))]
     found = [text for path in files for text in texts(list(yaml.safe_load_all(path.read_text())))]
     assert len(found) > 100
-    assert [text for text in found if "resourcequota" in text] == []
+    said = [text.replace("'resourcequotas'", "") for text in found]  # the name of a resource, in an expression
+    assert [text for text in said if "resourcequota" in text] == []
