@@ -429,9 +429,10 @@ class World:
             if no is None and there - {quota.key.uid for quota in quotas}:
                 raise self.truth.unasked(wish.thing, there)
             if repeated:
-                asked = wish.since.get(replica.name, asked)
-                if replica.loop.time() - asked[0] > REMEMBERED:
+                first = wish.since.get(replica.name, asked)
+                if asked[0] - first[0] > REMEMBERED:  # when it came: the first may have waited meanwhile
                     self.fail(f"{wish.thing.uid} is answered by what was decided long ago")
+                asked = first
             wish.since[replica.name] = asked
             wish.answered.add((replica.name, *sorted(quota.key.uid for quota in quotas)))
             if no is not None and no.code == 503 and len(wish.calls) > 1:
