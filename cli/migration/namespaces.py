@@ -36,9 +36,7 @@ Found = tuple[list[Json], list[str]]
 OfKind = Callable[[Json, str, str], Found]
 
 
-def _translated(
-    found: Iterable[Json], group: str, kinds: Mapping[str, OfKind]
-) -> Translated:
+def _translated(found: Iterable[Json], group: str, kinds: Mapping[str, OfKind]) -> Translated:
     objects: list[Json] = []
     left: list[str] = []
     for each in found:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from urllib.parse import urlencode
+
+import msgspec
+from msgspec import UNSET
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import (
@@ -28,6 +32,7 @@ from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache, Use
 from master.cache.informers import Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_quota
+from master.quotas import staleness
 from master.tenancy.default_policy import Kind, usual_name
 
 TRIES = 8  # writes by compare-and-set: the status is written all the time
@@ -37,8 +42,16 @@ PAGE = 100
 class Handlers:
     """Each raises ProblemError and ApiError. `cluster` is for writes."""
 
-    def __init__(self, cluster: Cluster, caches: Caches, allocations: AllocationCache, rights: Rights) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        allocations: AllocationCache,
+        rights: Rights,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._cluster = cluster
+        self._clock = clock
         self._caches = caches
         self._allocations = allocations
         self._rights = rights
@@ -73,7 +86,9 @@ class Handlers:
             changes = serializers.capacity_changes(quota, body.capacity, allocated)
             try:
                 if quota is None:
-                    written = await self._make(call, usual_name("organization", name), "organization", name, changes)
+                    written = await self._make(
+                        call, usual_name("organization", name), _subject("organization", name), changes
+                    )
                 else:
                     written = await self._change(call, quota, changes)
             except AlreadyExists:
@@ -92,7 +107,7 @@ class Handlers:
         quotas = self._caches.quotas_of("project", name)
         if not quotas:
             raise ProblemError(404, f"project {name} has no quota", code="no_quota")
-        return _versioned(serializers.combined(quotas, self._display_name("project", name)), quotas)
+        return _versioned(self._shown(quotas), quotas)
 
     async def list_quotas(self, call: Call) -> Answer:
         await self._rights.require(call.user, Right(verb="list", resource="resourcequotas"))
@@ -105,7 +120,7 @@ class Handlers:
         )
         limit = int(call.query.get("limit", PAGE))
         found, rest = serializers.page(names, min(limit, MAX_LIMIT), call.query.get("continue", ""))
-        answer = Answer([self._one(quota) for name in found if (quota := store.get(name)) is not None])
+        answer = Answer([self._shown([quota]) for name in found if (quota := store.get(name)) is not None])
         if rest:
             query = urlencode({**call.query, "continue": rest})
             answer.headers.append(("Link", f'</api/v2/quotas?{query}>; rel="next"'))
@@ -114,15 +129,15 @@ class Handlers:
     async def create_quota(self, call: Call) -> Answer:
         body: QuotaCreate = call.body
         await self._rights.require(call.user, Right(verb="create", resource="resourcequotas"))
-        name = body.name if isinstance(body.name, str) else usual_name(body.subject_kind, body.subject_name)
-        serializers.amounts(body.quota, "/quota")
+        name, subject = _named(body)
+        limits = serializers.quantities(body.quota, "/quota")
         try:
-            made = await self._make(call, name, body.subject_kind, body.subject_name, body.quota)
+            made = await self._make(call, name, subject, limits)
         except AlreadyExists:
             raise ProblemError(409, f"quota {name} exists", code="already_exists") from None
         except Invalid as error:
             raise _refused(error, "/quota", _limit_pointers(body.quota)) from None
-        answer = _versioned(self._one(made), [made])
+        answer = _versioned(self._shown([made]), [made])
         answer.headers.append(("Location", f"/api/v2/quotas/{name}"))
         return answer
 
@@ -132,18 +147,19 @@ class Handlers:
         quota = self._caches.quotas.store.get(name)
         if quota is None:
             raise _no_quota(name)
-        return _versioned(self._one(quota), [quota])
+        return _versioned(self._shown([quota]), [quota])
 
     async def put_quota(self, call: Call) -> Answer:
         name = call.parameters["name"]
         body: QuotaUpdate = call.body
         await self._rights.require(call.user, Right(verb="update", resource="resourcequotas", name=name))
-        serializers.amounts(body.quota, "/quota")
+        limits = serializers.quantities(body.quota, "/quota")
         for _ in range(TRIES):
             quota = await self._get(name)
             _check(call, [quota])
             _check_immutable(body, quota)
-            changes = serializers.limit_changes(quota, body.quota)
+            _check_own(quota)
+            changes = serializers.limit_changes(quota, limits)
             try:
                 written = await self._change(call, quota, changes)
             except Conflict:
@@ -152,7 +168,7 @@ class Handlers:
                 raise _no_quota(name) from None
             except Invalid as error:
                 raise _refused(error, "/quota", _limit_pointers(body.quota)) from None
-            return _versioned(self._one(written), [written])
+            return _versioned(self._shown([written]), [written])
         raise _contended()
 
     async def delete_quota(self, call: Call) -> Answer:
@@ -161,6 +177,7 @@ class Handlers:
         for _ in range(TRIES):
             quota = await self._get(name)
             _check(call, [quota])
+            _check_own(quota)
             metadata = quota.metadata
             call.changes = {"quota": name, "deleted": spec_quota(quota)}
             try:
@@ -206,9 +223,11 @@ class Handlers:
         except NotFound:
             raise _no_quota(name) from None
 
-    async def _make(self, call: Call, name: str, kind: Kind, subject: str, limits: Mapping[str, object]) -> MasterQuota:
+    async def _make(
+        self, call: Call, name: str, subject: Mapping[str, object], limits: Mapping[str, object]
+    ) -> MasterQuota:
         call.changes = {"quota": name, "limits": limits}
-        spec = {"subject": {"kind": kind, "name": subject}, "quota": limits}
+        spec = {"subject": subject, "quota": limits}
         return await self._cluster.create(MASTER_QUOTAS, {"metadata": {"name": name}, "spec": spec})
 
     async def _change(self, call: Call, quota: MasterQuota, limits: Mapping[str, object]) -> MasterQuota:
@@ -220,8 +239,9 @@ class Handlers:
         patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": {"quota": limits}}
         return await self._cluster.merge_patch(MASTER_QUOTAS, name, patch)
 
-    def _one(self, quota: MasterQuota) -> serializers.Quota:
-        return serializers.one_quota(quota, self._display_name(*subject_of(quota)))
+    def _shown(self, quotas: Sequence[MasterQuota]) -> serializers.Quota:
+        silence = staleness.silence_of_master(list(self._caches.seeds.store.values()), self._clock())
+        return serializers.combined(quotas, silence, self._display_name(*subject_of(quotas[0])))
 
     def _display_name(self, kind: str, name: str) -> str:
         reflectors = {"project": self._caches.projects, "organization": self._caches.organizations}
@@ -243,6 +263,31 @@ def _write_right(present: Sequence[MasterQuota]) -> Right:
 def _check(call: Call, present: Sequence[MasterQuota]) -> None:
     if not call.preconditions.allow_write(serializers.version(present) if present else None):
         raise ProblemError(412, "the limits are not as If-Match or If-None-Match wants them: read them again")
+
+
+def _subject(kind: Kind, name: str) -> dict[str, object]:
+    return {"kind": kind, "name": name}
+
+
+def _named(body: QuotaCreate) -> tuple[str, dict[str, object]]:
+    """The name of the quota, and whom it limits."""
+    if body.subject_kind == "namespaces":
+        if not isinstance(body.name, str):
+            raise invalid("/name", "a quota of kind namespaces needs a name")
+        if body.subject_selector is UNSET or body.subject_name is not UNSET:
+            raise invalid("/subjectSelector", "kind namespaces has a subjectSelector, and no subjectName")
+        return body.name, {"kind": "namespaces", "selector": msgspec.to_builtins(body.subject_selector)}
+    if not isinstance(body.subject_name, str) or body.subject_selector is not UNSET:
+        raise invalid("/subjectName", f"kind {body.subject_kind} has a subjectName, and no subjectSelector")
+    name = body.name if isinstance(body.name, str) else usual_name(body.subject_kind, body.subject_name)
+    return name, _subject(body.subject_kind, body.subject_name)
+
+
+def _check_own(quota: MasterQuota) -> None:
+    """Of what follows another object a write would be undone in a second."""
+    if made_from := serializers.made_of(quota):
+        detail = f"quota {quota.metadata.name} is made from the {made_from}: change that instead"
+        raise ProblemError(409, detail, code="made_from_other")
 
 
 def _check_immutable(body: QuotaUpdate, quota: MasterQuota) -> None:

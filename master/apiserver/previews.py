@@ -26,6 +26,7 @@ from master.apiserver.serializers import (
     Quantity,
     SubjectName,
     amounts,
+    as_of,
     limits_of,
     used_of,
 )
@@ -162,13 +163,12 @@ def _known(raw: Mapping[str, str | int], where: str) -> ResourceList:
 def _compared(known: Known, need: ResourceList) -> dict[str, Any]:
     """The fields of a FitsResult."""
     shortages = [shortage for quota in known.quotas for shortage in _shortages(quota, need)]
-    reports = [seed.last_report_time for quota in known.quotas for seed in quota.status.seeds if seed.state != "Lost"]
     silence = staleness.silence_of_master(known.seeds, known.now)
     return {
         "fits": all(each.enforcement != "deny" for each in shortages),
         "shortages": shortages,
         "message": "; ".join(f"{each.quota}: {each.type} short by {each.short}" for each in shortages),
-        "as_of": min(filter(None, reports), default=""),
+        "as_of": as_of(known.quotas),
         "stale": any(staleness.stale_of(quota, silence) for quota in known.quotas),
     }
 

@@ -77,7 +77,9 @@ TAGS = {
 }
 
 _ETAG = {"ETag": "The version, for If-Match: it compares the limits, and not the use."}
-_KIND = Parameter("subjectKind", "Only quotas of this kind of subject", {"enum": ["project", "organization"]})
+_KIND = Parameter(
+    "subjectKind", "Only quotas of this kind of subject", {"enum": ["project", "organization", "namespaces"]}
+)
 _SUBJECT = Parameter("subjectName", "Only quotas of the subject of this name", {"type": "string"})
 _CHANGED = {"ETag": "The version, for If-Match."}
 _LIST = {"Link": "The next page, rel=next, if there is one"}
@@ -288,7 +290,7 @@ ROUTES = (
         "GET",
         "/api/v2/quotas",
         "list_quotas",
-        "Quotas of projects and organizations, by name",
+        "Quotas, by name",
         "A page of at most `limit`. The header `Link` has the next page.",
         "Quotas",
         list[types.Quota],

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from common.api.label_selector import LabelSelector
 from common.api.labels import DEFAULT_LABEL
 from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
@@ -17,14 +19,17 @@ from master.apiserver.problem import ProblemError, escape, invalid
 from master.cache.allocations import Use
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota, spec_quota
+from master.quotas import staleness
 
 MAX_AMOUNT = 2**53 - 1  # what every reader of JSON has exactly
 MAX_TYPES = 64  # as the CRD has it
+GIGA = 10**9
 
 Type = Annotated[str, Meta(min_length=1, max_length=317, description="A type of resource, such as clusters.")]
 Name = Annotated[str, Meta(min_length=1, max_length=253, pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 SubjectName = Annotated[str, Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 Quantity = Annotated[str, Meta(max_length=64)] | Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)] | Annotated[float, Meta(ge=0, le=2**63 - 1)]
 Limits = Annotated[
     dict[str, Quantity],
     Meta(
@@ -34,8 +39,18 @@ Limits = Annotated[
         examples=[{"cpu": "64", "memory": "256Gi"}],
     ),
 ]
+GivenLimits = Annotated[
+    dict[str, Annotated[str, Meta(max_length=64)] | Number],
+    Meta(
+        min_length=1,
+        max_length=MAX_TYPES,
+        description='Kubernetes quantities by resource, such as {"cpu": "64", "memory": "256Gi"}. A number, and not a '
+        'string, means GB (10^9 bytes) for memory and storage, as in Kubermatic\'s API: {"memory": 1.5} is "1500M".',
+        examples=[{"cpu": "64", "memory": "256Gi"}, {"cpu": 64, "memory": 256}],
+    ),
+]
 ReadOnly = Annotated[msgspec.Raw | UnsetType, Meta(description="Ignored, so that what was read can be sent back.")]
-SubjectKind = Literal["project", "organization"]
+SubjectKind = Literal["project", "organization", "namespaces"]
 
 
 class Body(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -89,36 +104,49 @@ class QuotaStatus(AnswerBody, kw_only=True):
 
 
 class Quota(AnswerBody, kw_only=True):
-    """One quota. `name` is empty where several quotas limit one subject: `quota` has the lowest limits of all."""
+    """One quota. `name` is empty where several quotas limit one subject: `quota` has the lowest limits of all.
+    `subjectSelector`: which namespaces one of kind namespaces limits. `madeFrom`: kind and name of what the quota
+    follows; change that instead. `asOf`: no seed's last report is older; empty where there is none. `stale`: some use
+    is a last known one."""
 
     name: str
     subject_kind: str
     subject_name: str
     subject_human_readable_name: str
+    subject_selector: LabelSelector | UnsetType = UNSET
+    made_from: str | UnsetType = UNSET
     is_default: bool
     quota: dict[str, str]
     status: QuotaStatus
+    as_of: str
+    stale: bool
 
 
 class QuotaCreate(Body, kw_only=True):
-    """`name`: by default made of the subject's."""
+    """`name`: by default made of the subject's. Kind namespaces has a `subjectSelector` and needs a `name`; the others
+    have a `subjectName`."""
 
     subject_kind: SubjectKind = "project"
-    subject_name: SubjectName
-    quota: Limits
+    subject_name: SubjectName | UnsetType = UNSET
+    subject_selector: LabelSelector | UnsetType = UNSET
+    quota: GivenLimits
     name: Name | UnsetType = UNSET
 
 
 class QuotaUpdate(Body, kw_only=True):
     """Replaces the limits. What the quota is called and whom it limits cannot be changed."""
 
-    quota: Limits
+    quota: GivenLimits
     name: str | UnsetType = UNSET
     subject_kind: str | UnsetType = UNSET
     subject_name: str | UnsetType = UNSET
+    subject_selector: ReadOnly = UNSET
     subject_human_readable_name: ReadOnly = UNSET
+    made_from: ReadOnly = UNSET
     is_default: ReadOnly = UNSET
     status: ReadOnly = UNSET
+    as_of: ReadOnly = UNSET
+    stale: ReadOnly = UNSET
 
 
 def organization_quotas(quotas: Sequence[MasterQuota], allocations: Mapping[str, Use]) -> OrganizationQuotas:
@@ -197,14 +225,11 @@ def limit_changes(quota: MasterQuota, wanted: Mapping[str, str | int]) -> dict[s
     return gone | {name: limit for name, limit in wanted.items() if before.get(name) != limit}
 
 
-def one_quota(quota: MasterQuota, display_name: str = "") -> Quota:
-    return combined([quota], display_name)
-
-
-def combined(quotas: Sequence[MasterQuota], display_name: str = "") -> Quota:
-    """All of one subject; there is at least one."""
+def combined(quotas: Sequence[MasterQuota], silence: str, display_name: str = "") -> Quota:
+    """All of one subject; there is at least one. `silence`: see staleness.silence_of_master."""
     first = quotas[0]
     kind, name = subject_of(first)
+    made_from = made_of(first) if len(quotas) == 1 else ""
     reserved: ResourceList = {}
     for quota in quotas:
         reserved = resources.maximum(reserved, resources.parse(quota.status.reserved))
@@ -213,13 +238,54 @@ def combined(quotas: Sequence[MasterQuota], display_name: str = "") -> Quota:
         subject_kind=kind,
         subject_name=name,
         subject_human_readable_name=display_name,
+        subject_selector=_selector(first),
+        made_from=made_from or UNSET,
         is_default=all(quota.metadata.labels.get(DEFAULT_LABEL) == "true" for quota in quotas),
         quota=resources.render(limits_of(quotas)),
         status=QuotaStatus(
             global_usage=resources.render(used_of(quotas)),
             reserved=resources.render(reserved),
         ),
+        as_of=as_of(quotas),
+        stale=any(staleness.stale_of(quota, silence) for quota in quotas),
     )
+
+
+def as_of(quotas: Iterable[MasterQuota]) -> str:
+    """No seed's last report is older. Empty where there is none."""
+    seeds = [seed for quota in quotas for seed in quota.status.seeds if seed.state != "Lost"]
+    return min((seed.last_report_time for seed in seeds if seed.last_report_time), default="")
+
+
+def _selector(quota: MasterQuota) -> LabelSelector | UnsetType:
+    subject = quota.spec.get("subject")
+    found = subject.get("selector") if isinstance(subject, dict) else None
+    return msgspec.convert(found, LabelSelector) if found is not None else UNSET
+
+
+def made_of(quota: MasterQuota) -> str:
+    """Kind and name of the object that the quota follows: what is written to the quota itself is undone."""
+    owners = [owner for owner in quota.metadata.owner_references if owner.kind == "ResourceQuotaAllocation"]
+    return f"{owners[0].kind} {owners[0].name}" if owners else ""
+
+
+def quantities(given: Mapping[str, str | int | float], where: str) -> dict[str, str | int]:
+    """As quotas have them. A number means GB for what is counted in bytes, as in Kubermatic's API.
+
+    Raises ProblemError, which points below `where`.
+    """
+    found: dict[str, str | int] = {}
+    for name, amount in given.items():
+        if isinstance(amount, str):
+            found[name] = amount
+            continue
+        units = Decimal(str(amount)) * (GIGA if resources.unit(name) == "bytes" else 1) * UNIT
+        least = UNIT // 1000 if resources.unit(name) == "cores" else UNIT
+        if units % least and resources.unit(name) != "bytes":
+            raise invalid(f"{where}/{escape(name)}", f"{name}: {amount} is too fine; it is counted in whole pieces")
+        found[name] = resources.render({name: int(units // least * least)})[name]
+    amounts(found, where)
+    return found
 
 
 def amounts(raw: Mapping[str, str | int], where: str) -> dict[str, int]:

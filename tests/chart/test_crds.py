@@ -151,6 +151,7 @@ KNOWN = (
     "known are cpu, memory, storage, machines, clusters, servers, gpus, and names with a slash such as nvidia.com/gpu"
 )
 INTEGER = "the number of objects or devices must be an integer, since they are counted"
+UNIT = "memory and storage are counted in bytes; write the unit"
 NEGATIVE = "a limit cannot be negative; 0 allows none, and a resource that is not named is unlimited"
 NEEDS_SELECTOR = "kind namespaces needs a selector, and only kind namespaces has one"
 NEEDS_NAME = "kinds project and organization need a name; kind namespaces has a selector instead of a name"
@@ -181,6 +182,11 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         (namespaces(quota={"pods": "1.5"}), "spec", INTEGER),
         (namespaces(quota={"pods": "1500u"}), "spec", INTEGER),
         (namespaces(quota={"count/configmaps": "0.5"}), "spec", INTEGER),
+        (project_quota(quota={"memory": 5}), "spec", UNIT),
+        (project_quota(quota={"storage": "64"}), "spec", UNIT),
+        (namespaces(quota={"requests.memory": "1048575"}), "spec", UNIT),
+        (allocation(**{"limits.memory": "64"}), "spec.allocation.hard", UNIT),
+        (settings({"quota": {"memory": "64"}}), "spec.defaults.project", UNIT),
         (namespaces(quota={"pod": "5"}), "spec", "a resource that core quotas do not know: pod; known are pods,"),
         (namespaces(quota={"limits.hugepages-2Mi": "5"}), "spec", "do not know: limits.hugepages-2Mi;"),
         (allocation(pod="5"), "spec.allocation.hard", "hard names a resource that core quotas do not know: pod;"),
@@ -362,9 +368,15 @@ async def test_a_mistake_is_refused_with_a_message_that_says_what_to_do(api, bod
     assert message in answer.causes[field]
 
 
+async def test_bytes_need_no_unit_where_none_was_forgotten(api) -> None:
+    limits = {"memory": 0, "storage": "1048576", "example.com/a": 5, "cpu": 5}
+    assert (await api.create(named(project_quota(quota=limits), "bytes"))).status == 201
+    assert (await api.create(named(project_quota(quota={"memory": "5k", "storage": "0"}), "small"))).status == 201
+
+
 async def test_every_name_that_core_quotas_know_is_taken(api) -> None:
     further = ("hugepages-2Mi", "requests.hugepages-1Gi", "count/deployments.apps", "requests.nvidia.com/gpu")
-    known = dict.fromkeys([*object_names.PLAIN, *further], "1")
+    known = dict.fromkeys([*object_names.PLAIN, *further], "1M")
     assert (await api.create(named(namespaces(quota=known), "every-name"))).status == 201
     assert (await api.create(named(allocation(**known), "every-name"))).status == 201
 

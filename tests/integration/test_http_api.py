@@ -758,6 +758,8 @@ async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World)
         "isDefault": False,
         "quota": {"cpu": "4", "memory": "8Gi"},
         "status": {"globalUsage": {}, "reserved": {}},
+        "asOf": "",
+        "stale": True,
     }
     assert (await world.call(who, "PUT", f"{QUOTAS}/project-alpha", found.body)).status == 200
     moved = await world.call(who, "PUT", f"{QUOTAS}/project-alpha", {**found.body, "subjectName": "beta"})
@@ -770,6 +772,8 @@ async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World)
         ({"\0": 1}, "/quota/\0"),
         ({"cpu": -1}, "/quota"),
         ({"memory": "64m"}, "/quota/memory"),
+        ({"machines": 1.5}, "/quota/machines"),
+        ({"memory": "64"}, "/quota"),
         ({"cpus": "4"}, "/quota/cpus"),
     ):
         wrong = await world.call(who, "PUT", f"{QUOTAS}/project-alpha", {"quota": limits})
@@ -779,6 +783,63 @@ async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World)
     gone = await world.call(who, "DELETE", f"{QUOTAS}/project-alpha", If_Match=changed.headers["ETag"])
     assert (gone.status, gone.body) == (204, None)
     assert (await world.call(who, "DELETE", f"{QUOTAS}/project-alpha")).status == 404
+
+
+async def test_a_number_means_what_it_means_to_kubermatics_clients(world: World) -> None:
+    body = {"subjectName": "alpha", "quota": {"cpu": 2.5, "memory": 5, "storage": 0.5, "machines": 3}}
+    made = await world.call("platform-administrator", "POST", QUOTAS, body)
+    assert (made.status, made.body["quota"]) == (
+        201,
+        {"cpu": "2500m", "machines": "3", "memory": "5000000000", "storage": "500000000"},
+    )
+
+
+async def test_quotas_of_namespaces_are_made_listed_and_changed(world: World) -> None:
+    who, selector = "platform-administrator", {"matchLabels": {"owner": "ann"}}
+    body = {"subjectKind": "namespaces", "subjectSelector": selector, "name": "owner-ann", "quota": {"pods": 5}}
+    made = await world.call(who, "POST", QUOTAS, body)
+    assert (made.status, made.body["subjectSelector"]) == (201, selector)
+
+    async def listed() -> None:
+        found = await world.call(who, "GET", f"{QUOTAS}?subjectKind=namespaces")
+        assert [each["name"] for each in found.body] == ["owner-ann"]
+
+    await until(listed, 30)
+    changed = await world.call(who, "PUT", f"{QUOTAS}/owner-ann", {**made.body, "quota": {"pods": 6}})
+    assert (changed.status, changed.body["quota"]) == (200, {"pods": "6"})
+    for wrong, pointer in (
+        ({"subjectSelector": selector, "name": "a", "subjectKind": "project"}, "/subjectName"),
+        ({"subjectKind": "namespaces", "subjectSelector": selector}, "/name"),
+        ({"subjectKind": "namespaces", "subjectName": "ann", "name": "a"}, "/subjectSelector"),
+    ):
+        refused = await world.call(who, "POST", QUOTAS, {**wrong, "quota": {"pods": 5}})
+        assert (refused.status, refused.body["errors"][0]["pointer"]) == (422, pointer)
+
+
+async def test_what_follows_another_object_is_changed_there(world: World) -> None:
+    who, spec = "platform-administrator", {"selector": {"matchLabels": {"owner": "ann"}}}
+    allocation = named("ResourceQuotaAllocation", "ann", **spec, allocation={"hard": {"pods": "5"}})
+    await manifests.apply(world.server, [allocation])
+    found = await world.kube("GET", f"{GROUP}/resourcequotaallocations/ann")
+    owner = {
+        "apiVersion": "seedquota.io/v1alpha1",
+        "kind": "ResourceQuotaAllocation",
+        "name": "ann",
+        "uid": found["metadata"]["uid"],
+    }
+    quota = named("ResourceQuota", "allocation.ann", quota={"pods": "5"}, subject={"kind": "namespaces", **spec})
+    quota["metadata"]["ownerReferences"] = [owner]
+    await manifests.apply(world.server, [quota])
+    path = f"{QUOTAS}/allocation.ann"
+
+    async def shown() -> None:
+        assert (await world.call(who, "GET", path)).body["madeFrom"] == "ResourceQuotaAllocation ann"
+
+    await until(shown, 30)
+    for method, body in (("PUT", {"quota": {"pods": 6}}), ("DELETE", None)):
+        refused = await world.call(who, method, path, body)
+        assert (refused.status, refused.body["code"]) == (409, "made_from_other")
+        assert "made from the ResourceQuotaAllocation ann: change that instead" in refused.body["detail"]
 
 
 async def test_a_calculation_says_what_is_short_in_both_quotas(world: World) -> None:
