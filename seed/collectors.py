@@ -18,7 +18,7 @@ from common.quota.resources import ResourceList
 from common.runtime.unexpected import contained
 from seed import metrics as observed
 from seed.accounts.registry import AccountRegistry
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.instance_types.cache import FlavourCache

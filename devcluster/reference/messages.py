@@ -13,7 +13,7 @@ from common.quota import resources
 from devcluster.reference.markdown import code, table
 from master.quotas.condition_events import LIMITS_CHANGED, UNREACHABLE
 from seed.admission import denial
-from seed.admission.denial import Refusal
+from seed.admission.refusal import ALREADY_EXISTS, Refusal
 from seed.notifications.refusals import EVENT_REASONS
 from seed.webhooks import scale_advice
 from seed.webhooks.scale_advice import Asked, Room
@@ -53,6 +53,7 @@ _EVENTS = """\
 [When a Machine is refused](../refusals.md) says when each is written.
 """
 _DECISION = "01JD3Y6K"
+_NOT_DECIDED = {"TooManyRequests", ALREADY_EXISTS, "CanaryDenied"}  # by a quota: such a message names no decision
 _QUOTA = "project-alpha"
 _WHY_FILES = (
     "seed/admission/admitter.py",
@@ -75,7 +76,7 @@ _CALLS = {
 
 
 def page() -> str:
-    refusals = [(code(found.cause), str(found.code), code(found.message)) for found in _refusals()]
+    refusals = [(code(found.cause), str(found.code), code(_message(found))) for found in _refusals()]
     return "\n".join(
         [
             _HEAD,
@@ -92,31 +93,33 @@ def page() -> str:
     )
 
 
+def _message(refusal: Refusal) -> str:
+    return refusal.message("" if refusal.cause in _NOT_DECIDED else _DECISION)
+
+
 def _refusals() -> Iterator[Refusal]:
     limits, used, being_created = (resources.parse({"cpu": amount}) for amount in ("64", "60", "2"))
     need = resources.parse({"cpu": "8"})
-    full = denial.exceeded(_QUOTA, need, used, limits, being_created, _DECISION)
+    full = denial.exceeded(_QUOTA, need, used, limits, being_created)
     yield full
-    yield denial.with_copies(full, _DECISION)
-    yield denial.exceeded(_QUOTA, need, used, limits, resources.parse({"cpu": "4"}), _DECISION)
-    yield denial.exceeded(_QUOTA, resources.parse({"cpu": "80"}), used, limits, {}, _DECISION)
+    yield denial.with_copies(full)
+    yield denial.exceeded(_QUOTA, need, used, limits, resources.parse({"cpu": "4"}))
+    yield denial.exceeded(_QUOTA, resources.parse({"cpu": "80"}), used, limits, {})
     lent, surge = resources.parse({"surge.cpu": "8"}), resources.parse({"surge.cpu": "16"})
-    yield denial.beyond_surge(full, denial.exceeded(_QUOTA, lent, surge, surge, {}, _DECISION))
-    yield denial.beyond_surge(full, denial.occupied(_QUOTA, lent, _DECISION))
-    yield denial.unavailable(_QUOTA, "cpu=12 is free but held by seed us-1, unreachable for 7m", _DECISION)
+    yield denial.beyond_surge(full, denial.exceeded(_QUOTA, lent, surge, surge, {}))
+    yield denial.beyond_surge(full, denial.occupied(_QUOTA, lent))
+    yield denial.unavailable(_QUOTA, "cpu=12 is free but held by seed us-1, unreachable for 7m")
     yield denial.too_often(PER_SECOND)
-    yield denial.taken(_QUOTA, _DECISION)
-    yield denial.not_sized("cannot size machine: vsphere memoryMB is missing", _DECISION)
-    yield denial.not_sized_now("cannot size machine now: aws eu-central-1 answers too many requests (429)", _DECISION)
-    yield denial.not_specified("owner-ann", "must specify requests.cpu for: web", _DECISION)
-    yield denial.forged(_DECISION)
-    yield denial.unknown_project("alhpa", "Machine", _DECISION)
-    yield denial.unknown_types([(0, "server")], ["gpus", "servers"], _DECISION)
-    yield denial.misplaced(
-        "Allocations of Organization acme belong in namespace org-acme", "metadata.namespace", _DECISION
-    )
+    yield denial.taken(_QUOTA)
+    yield denial.not_sized("cannot size machine: vsphere memoryMB is missing")
+    yield denial.not_sized_now("cannot size machine now: aws eu-central-1 answers too many requests (429)")
+    yield denial.not_specified("owner-ann", "must specify requests.cpu for: web")
+    yield denial.forged()
+    yield denial.unknown_project("alhpa", "Machine")
+    yield denial.unknown_types([(0, "server")], ["gpus", "servers"])
+    yield denial.misplaced("Allocations of Organization acme belong in namespace org-acme", "metadata.namespace")
     yield denial.already_exists("resourcequotas", "default")
-    yield denial.lost(_DECISION)
+    yield denial.lost()
     yield denial.canary()
 
 
@@ -136,7 +139,7 @@ def _warnings() -> Iterator[tuple[str, str]]:
         ("8", Asked(3, 0, False, surge=2)),
     ):
         quota = Room(quota=_QUOTA, limits=limits, used=resources.subtract(limits, resources.parse({"cpu": room})))
-        advice = scale_advice.advise(asked, size, [quota], deny=False, decision=_DECISION)
+        advice = scale_advice.advise(asked, size, [quota], deny=False)
         yield advice.reason, advice.warning
     undecided = scale_advice.undecided("what one Machine costs is not known yet")
     yield undecided.reason, undecided.warning

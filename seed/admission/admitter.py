@@ -31,8 +31,8 @@ from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_gc import MOST_UNSEEN
 from seed.accounts.snapshot import snapshot
 from seed.admission import denial
-from seed.admission.denial import Refusal
-from seed.admission.types import Attempt, Confirm, Replaceable, Request, Verdict
+from seed.admission.refusal import Refusal
+from seed.admission.types import Attempt, Confirm, Replaceable, Request, Verdict, decision_id, refused
 from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
@@ -58,13 +58,9 @@ class Admission:
     def undecided(self, request: Request | None = None, of: str = "of the project") -> Verdict | None:
         """What everybody is told while this replica must not admit anything."""
         if self._quota_cache.lost:
-            decision = denial.decision_id()
-            return Verdict(decision=decision, refusal=denial.lost(decision), request=request)
+            return refused(denial.lost(), request)
         why = self._stale()
-        if why is None:
-            return None
-        decision = denial.decision_id()
-        return Verdict(decision=decision, refusal=denial.unavailable(of, why, decision), request=request)
+        return refused(denial.unavailable(of, why), request) if why is not None else None
 
     async def decide(
         self,
@@ -77,24 +73,22 @@ class Admission:
         undecided = self.undecided(request, "of the project" if request.shares is None else "of the namespace")
         if undecided is not None:
             return undecided
-        decision = denial.decision_id()
         if quotas is None:
             if self._quota_cache.may_belong(request.consumer):
                 why = denial.limits_missing(request.consumer.project)
-                refusal = denial.unavailable("of the project", why, decision)
-                return Verdict(decision=decision, refusal=refusal, request=request)
+                return refused(denial.unavailable("of the project", why), request)
             quotas = self._quota_cache.quotas_of(request.consumer)
+        decision = decision_id()
         if not quotas:
             return Verdict(decision=decision, request=request)
         quotas = [self._latest(quota) for quota in quotas]
         for quota in quotas:
-            attempt = self._never_fits(quota, request, decision) if not request.asks_fits else None
+            attempt = self._never_fits(quota, request) if not request.asks_fits else None
             if attempt is not None:
                 # Nothing is reserved in the others meanwhile, where it would keep out what fits.
-                refused = attempt.refusal
-                return Verdict(decision=decision, refusal=refused, request=request, attempts=[attempt])
+                return Verdict(decision=decision, refusal=attempt.refusal, request=request, attempts=[attempt])
         asks_first = len(quotas) > 1 and not request.asks_fits
-        full = [quota for quota in quotas if asks_first and self._seems_full(quota, request, decision)]
+        full = [quota for quota in quotas if asks_first and self._seems_full(quota, request)]
         quotas = [*full, *(quota for quota in quotas if quota not in full)]
         attempts: list[Attempt] = []
         for quota in full:
@@ -110,7 +104,7 @@ class Admission:
             attempts.extend(await asyncio.gather(*asked))
         refusals = [attempt.refusal for attempt in attempts if attempt.refusal is not None]
         if not refusals and confirm is not None and not request.dry_run and (why := await confirm()):
-            refusals = [denial.unavailable("of the namespace", why, decision)]
+            refusals = [denial.unavailable("of the namespace", why)]
         waited = any(attempt.waited for attempt in attempts)
         if refusals:
             await self._cancel(request, quotas, attempts)
@@ -120,7 +114,7 @@ class Admission:
         warnings = [warning for attempt in attempts for warning in attempt.warnings]
         return Verdict(decision=decision, warnings=warnings, waited=waited, request=request, attempts=attempts)
 
-    def _never_fits(self, quota: Quota, request: Request, decision: str) -> Attempt | None:
+    def _never_fits(self, quota: Quota, request: Request) -> Attempt | None:
         """A refusal for which nothing has to be reserved."""
         if not quota.enforced:
             return None
@@ -129,12 +123,12 @@ class Admission:
         if resources.short(need, quota.limits):
             handle = self._registry.get(quota)
             used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
-            refusal = self._exceeded(quota, need, used, quota.limits, quota.global_reserved, decision)
+            refusal = self._exceeded(quota, need, used, quota.limits, quota.global_reserved)
             seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
             return Attempt(snapshot=seen, refusal=refusal)
         return None
 
-    def _seems_full(self, quota: Quota, request: Request, decision: str) -> bool:
+    def _seems_full(self, quota: Quota, request: Request) -> bool:
         """By what is known here. Where quotas of namespaces overlap, such a quota is asked before the others, in which
         nothing is reserved then: many clients that go on asking for one full quota would keep the others full. It may
         have room by now, and nobody is refused from memory."""
@@ -143,7 +137,7 @@ class Admission:
         handle = self._registry.get(quota)
         if handle is None:
             return False
-        return self._hopeless(handle, quota, request.shares[quota.name].amount, decision) is not None
+        return self._hopeless(handle, quota, request.shares[quota.name].amount) is not None
 
     async def _cancel(self, request: Request, quotas: Sequence[Quota], attempts: Sequence[Attempt]) -> None:
         """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""
@@ -169,23 +163,23 @@ class Admission:
         handle = self._registry.get(quota)
         if handle is None:
             why = "this seed has not opened its account yet"
-            return Attempt(snapshot=snapshot(quota, None, {}), refusal=denial.not_open(quota, why, decision))
+            return Attempt(snapshot=snapshot(quota, None, {}), refusal=denial.not_open(quota, why))
         try:
             attempt = await self._claim(handle, quota, request, decision)
             refusal = attempt.refusal if quota.enforced and quota.surge else None
             if refusal is not None and refusal.code == 403 and replaceable is not None:
                 attempt = await self._lend(handle, quota, request, decision, attempt, replaceable)
         except (BusyError, NoAccountError) as error:
-            refusal = denial.not_open(quota, str(error), decision)
+            refusal = denial.not_open(quota, str(error))
             attempt = Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         except Forbidden as error:
             facts = {"quota": quota.name, "cluster": request.reservation.source, "error": str(error)}
             log.warning("rollouts cannot be read", extra=facts)
         except ApiError as error:
             why = f"whether the machine is of a rollout cannot be read: {error}"
-            attempt = Attempt(snapshot=handle.snapshot(quota), refusal=denial.unavailable(quota.name, why, decision))
+            attempt = Attempt(snapshot=handle.snapshot(quota), refusal=denial.unavailable(quota.name, why))
         except (TimeoutError, StoreUnavailableError, MalformedLedgerError):
-            refusal = denial.unavailable(quota.name, "the ledger does not answer", decision)
+            refusal = denial.unavailable(quota.name, "the ledger does not answer")
             attempt = Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         if attempt.refusal is None or quota.enforced:
             return attempt
@@ -209,7 +203,7 @@ class Admission:
             lent = msgspec.structs.replace(request, need=need, reservation=reservation)
             attempt = await self._claim(handle, quota, lent, decision)
             if attempt.refusal is None:
-                return await self._confirm(handle, quota, request.uid, decision, attempt, replaceable)
+                return await self._confirm(handle, quota, request.uid, attempt, replaceable)
             if attempt.refusal.code != 409:
                 break
         else:
@@ -222,7 +216,6 @@ class Admission:
         handle: AccountHandle,
         quota: Quota,
         uid: str,
-        decision: str,
         lent: Attempt,
         replaceable: Replaceable,
     ) -> Attempt:
@@ -241,7 +234,7 @@ class Admission:
         if admitted.after.replaces in there:
             return lent
         why = "the machine that this one replaces is gone already, or their rollout has changed"
-        refusal = denial.unavailable(quota.name, why, decision)
+        refusal = denial.unavailable(quota.name, why)
         return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=lent.waited)
 
     async def _claim(self, handle: AccountHandle, quota: Quota, request: Request, decision: str) -> Attempt:
@@ -260,28 +253,28 @@ class Admission:
                     near = self._near(handle, quota, request)
                     return Attempt(snapshot=handle.snapshot(quota), warnings=near, admitted=admitted, waited=waited)
                 case Fenced() | Full() | OverShare() | HeldBack() | ReplacementConflict():
-                    refusal = _not_now(outcome, self._latest(quota), decision)
+                    refusal = _not_now(outcome, self._latest(quota))
                     return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
                 case Occupied(amounts=amounts):
-                    refusal = denial.occupied(quota.name, amounts, decision)
+                    refusal = denial.occupied(quota.name, amounts)
                     return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
                 case Short():
                     pass
             quota = self._latest(quota)
-            hopeless = self._hopeless(handle, quota, request.need, decision)
+            hopeless = self._hopeless(handle, quota, request.need)
             if hopeless is not None:
                 return Attempt(snapshot=handle.snapshot(quota), refusal=hopeless, waited=waited)
             if request.dry_run:
-                return self._foreseen(handle, quota, request.need, decision)
+                return self._foreseen(handle, quota, request.need)
             left = request.deadline - clock()
             if left <= 0 or not quota.enforced or (answer is not None and answer.final):
-                return self._too_late(handle, quota, decision, answer)
+                return self._too_late(handle, quota, answer)
             if answer is not None:
                 await asyncio.sleep(min(PAUSE, left))
             try:
                 answer = await handle.requester.wait(request.need, request.deadline - clock())
             except TimeoutError:
-                return self._too_late(handle, quota, decision, None)
+                return self._too_late(handle, quota, None)
 
     def _latest(self, quota: Quota) -> Quota:
         """As it is by now: while a request waited for a read or a write, its limits may have changed. Another quota of
@@ -289,16 +282,16 @@ class Admission:
         known = self._quota_cache.quota(quota.name)
         return known if known is not None and known.key == quota.key else quota
 
-    def _hopeless(self, handle: AccountHandle, quota: Quota, need: ResourceList, decision: str) -> Refusal | None:
+    def _hopeless(self, handle: AccountHandle, quota: Quota, need: ResourceList) -> Refusal | None:
         """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
         own = handle.use
         answer = handle.requester.refuses(need)
         if answer is not None:
             used = resources.maximum(answer.used, own)
-            return self._exceeded(quota, need, used, quota.ceilings, answer.reserved, decision)
+            return self._exceeded(quota, need, used, quota.ceilings, answer.reserved)
         if resources.over_limit(need, own, quota.ceilings):
             used = resources.maximum(quota.global_usage, own)
-            return self._exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
+            return self._exceeded(quota, need, used, quota.ceilings, quota.global_reserved)
         return None
 
     def _exceeded(
@@ -308,24 +301,23 @@ class Admission:
         used: ResourceList,
         limits: ResourceList,
         reserved: ResourceList,
-        decision: str,
     ) -> Refusal:
         objects = "machines"
         if quota.kind == "namespaces":
             objects = "ResourceQuotas" if quota.promises else "objects"
         elif need.keys() <= self._quota_cache.catalogue.allocated:
             objects = "allocations"
-        return denial.exceeded(quota.name, need, used, limits, reserved, decision, objects=objects)
+        return denial.exceeded(quota.name, need, used, limits, reserved, objects=objects)
 
-    def _foreseen(self, handle: AccountHandle, quota: Quota, need: ResourceList, decision: str) -> Attempt:
+    def _foreseen(self, handle: AccountHandle, quota: Quota, need: ResourceList) -> Attempt:
         """A dry run asks nobody: what the master showed last decides whether what others hold idle would do."""
         used = resources.maximum(quota.global_usage, handle.use)
         if resources.over_limit(need, used, quota.ceilings):
-            refusal = self._exceeded(quota, need, used, quota.ceilings, quota.global_reserved, decision)
+            refusal = self._exceeded(quota, need, used, quota.ceilings, quota.global_reserved)
             return Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         return Attempt(snapshot=handle.snapshot(quota))
 
-    def _too_late(self, handle: AccountHandle, quota: Quota, decision: str, answer: Answer | None) -> Attempt:
+    def _too_late(self, handle: AccountHandle, quota: Quota, answer: Answer | None) -> Attempt:
         quota = self._latest(quota)
         if quota.out_of_reach:
             why = ", ".join(
@@ -339,9 +331,7 @@ class Admission:
             why = "the master is learning what each seed holds"
         else:
             why = "the master did not answer in time"
-        return Attempt(
-            snapshot=handle.snapshot(quota), refusal=denial.unavailable(quota.name, why, decision), waited=True
-        )
+        return Attempt(snapshot=handle.snapshot(quota), refusal=denial.unavailable(quota.name, why), waited=True)
 
     def _near(self, handle: AccountHandle, quota: Quota, request: Request) -> Sequence[str]:
         after: dict[str, int] = {}
@@ -377,23 +367,23 @@ class Admission:
         return Attempt(snapshot=handle.snapshot(quota), warnings=(warning,))
 
 
-def _not_now(outcome: NotNow, quota: Quota, decision: str) -> Refusal:
+def _not_now(outcome: NotNow, quota: Quota) -> Refusal:
     match outcome:
         case Fenced():
-            return denial.not_open(quota, "its account is being rebuilt or waits for the master", decision)
+            return denial.not_open(quota, "its account is being rebuilt or waits for the master")
         case Full():
-            return denial.unavailable(quota.name, "too many objects are being created at once", decision)
+            return denial.unavailable(quota.name, "too many objects are being created at once")
         case OverShare():
             why = "too much is being created in this cluster at once: it has its share, and others go on"
-            return denial.unavailable(quota.name, why, decision)
+            return denial.unavailable(quota.name, why)
         case HeldBack():
             why = (
                 f"{MOST_UNSEEN} that were admitted in this cluster did not appear; another webhook may refuse them;"
                 " each is released about a minute after it was admitted"
             )
-            return denial.unavailable(quota.name, why, decision)
+            return denial.unavailable(quota.name, why)
         case ReplacementConflict():
-            return denial.taken(quota.name, decision)
+            return denial.taken(quota.name)
 
 
 def _cancelling(uid: str, admitted: Admitted) -> Callable[[Account], tuple[Account, None]]:

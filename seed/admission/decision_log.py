@@ -12,8 +12,8 @@ import msgspec
 from common.api.types import UserCluster
 from common.kube.client.meta import ObjectMeta, object_key
 from common.quota import resources
-from seed.admission.denial import Refusal
 from seed.admission.record import Record, quota_records
+from seed.admission.refusal import Refusal
 from seed.admission.types import Verdict
 
 MAX_KEPT = 8192
@@ -174,7 +174,7 @@ def record(decided: Decided) -> Record:
         need=resources.render(request.need) if request is not None else {},
         code=refusal.code if refusal is not None else 0,
         reason=refusal.cause if refusal is not None else "",
-        message=refusal.message if refusal is not None else "",
+        message=found.message,
         warnings=list(found.warnings),
         quotas=quota_records(found),
     )

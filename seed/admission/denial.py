@@ -1,4 +1,4 @@
-"""What a request is told: verdicts, their HTTP codes and their texts (docs/protocol.md section 6). Pure.
+"""Each refusal, and each warning of an admitted request: codes and texts (docs/protocol.md section 6). Pure.
 
 The grammar is core's quota plugin's, since controllers match 403 and "exceeded quota" to back off; numbers always add
 up: used + requested > limited. Whoever could be admitted a moment later gets 503 with a retry, which kubectl and
@@ -7,7 +7,6 @@ client-go follow by themselves; a true refusal never does.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -17,44 +16,11 @@ from common.api import account_waits
 from common.api.types import OF_ALLOCATION, AccountWait
 from common.quota import resources
 from common.quota.resources import ResourceList
+from seed.admission.refusal import ALREADY_EXISTS, Cause, Refusal
 
-RETRY_SECONDS = 1
 MAX_KNOWN = 32  # types in a message: of the catalogue, and of those that it lacks
 SEE_COPIES, SEE_ALLOCATIONS = "kubectl get lsq -n", "kubectl get lsqa -n"
 COPIES_OF_A_CLUSTER = "kube-system"
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs are written
-_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
-
-
-class Cause(msgspec.Struct, frozen=True):
-    """For programs: status.details.causes."""
-
-    reason: str
-    message: str
-    field: str = ""
-
-
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why not. `code` 403 is final until something is deleted, 503 is worth a retry, 422 never succeeds.
-
-    `quota` is the one that refuses, if one does; `used` and `being_created` are the numbers that it refuses by, `note`
-    is what else the message says of them.
-    """
-
-    code: int
-    reason: str
-    message: str
-    causes: Sequence[Cause] = ()
-    retry_seconds: int = 0
-    quota: str = ""
-    used: ResourceList = {}
-    being_created: ResourceList = {}
-    note: str = ""
-
-    @property
-    def cause(self) -> str:
-        """The reason in our own words: QuotaExceeded, QuotaUnavailable, MachineNotSized, ..."""
-        return self.causes[0].reason if self.causes else self.reason
 
 
 class Copy(Protocol):
@@ -66,10 +32,9 @@ class Copy(Protocol):
     def published_wait(self) -> AccountWait | None: ...
 
 
-def decision_id() -> str:
-    """Eight characters to find one decision by; random, since nothing orders decisions of several replicas."""
-    number = random.getrandbits(40)
-    return _PAIRS[number >> 30] + _PAIRS[number >> 20 & 1023] + _PAIRS[number >> 10 & 1023] + _PAIRS[number & 1023]
+def _refusal(code: int, cause: str, text: str, *, why: str = "", field: str = "", quota: str = "") -> Refusal:
+    """`why`: for programs, where it is not `text`."""
+    return Refusal(code=code, text=text, causes=[Cause(cause, why or text, field)], quota=quota)
 
 
 def exceeded(
@@ -78,7 +43,6 @@ def exceeded(
     used: ResourceList,
     limits: ResourceList,
     being_created: ResourceList,
-    decision: str,
     *,
     note: str = "",
     objects: str = "machines",
@@ -97,32 +61,23 @@ def exceeded(
     creating = {name: amount for name, amount in resources.only(being_created, over).items() if amount > 0}
     *amounts, short, created = resources.texts(*failing.values(), over, creating)
     parts = [f"{word}: {text}" for word, text in zip(failing, amounts, strict=True)]
-    message = f"exceeded quota: {quota}, {', '.join(parts)}; short by {short}"
+    text = f"exceeded quota: {quota}, {', '.join(parts)}; short by {short}"
     if note:
-        message += f"; {note}"
+        text += f"; {note}"
     if created:
         what = "clusters" if set(creating) == {"clusters"} else objects
-        message += f"; {created} of used is {what} being created"
+        text += f"; {created} of used is {what} being created"
     if any(need[name] > limits[name] for name in over):
         hope = "it can never fit: the request is larger than the limit"
     elif all(creating.get(name, 0) >= amount for name, amount in over.items()):
         hope = "retrying helps after something is deleted, or if what is being created fails"
     else:
         hope = "retrying helps only after something is deleted"
-    message += f"; {hope}; decision {decision}"
-    causes = [
-        Cause(
-            reason="QuotaExceeded",
-            message=_cause(_amounts_of(name, failing | {"being created": creating}), name),
-            field=name,
-        )
-        for name in sorted(over)
-    ]
+    found = failing | {"being created": creating}
     return Refusal(
         code=403,
-        reason="Forbidden",
-        message=message,
-        causes=causes,
+        text=f"{text}; {hope}",
+        causes=[Cause("QuotaExceeded", _cause(_amounts_of(name, found), name), name) for name in sorted(over)],
         quota=quota,
         used=used,
         being_created=being_created,
@@ -139,22 +94,15 @@ def _cause(amounts: Mapping[str, int], name: str) -> str:
     return ", ".join(f"{word} {text}" for word, text in zip(amounts, texts, strict=True))
 
 
-def unavailable(quota: str, why: str, decision: str) -> Refusal:
-    return Refusal(
-        code=503,
-        reason="ServiceUnavailable",
-        message=f"quota {quota} cannot decide: {why}; decision {decision}",
-        causes=[Cause(reason="QuotaUnavailable", message=why)],
-        retry_seconds=RETRY_SECONDS,
-        quota=quota,
-    )
+def unavailable(quota: str, why: str) -> Refusal:
+    return _refusal(503, "QuotaUnavailable", f"quota {quota} cannot decide: {why}", why=why, quota=quota)
 
 
-def not_open(quota: Copy, why: str, decision: str) -> Refusal:
+def not_open(quota: Copy, why: str) -> Refusal:
     """`why`: where the leader does not say what the account waits for. Sources are not named: they may be clusters of
     other tenants."""
     wait = quota.published_wait
-    return unavailable(quota.name, why if wait is None else not_open_yet(wait), decision)
+    return unavailable(quota.name, why if wait is None else not_open_yet(wait))
 
 
 def not_open_yet(wait: AccountWait) -> str:
@@ -164,36 +112,24 @@ def not_open_yet(wait: AccountWait) -> str:
 def too_often(per_second: int) -> Refusal:
     """Before it was looked at."""
     why = f"this cluster asks SeedQuota too often: more than {per_second} requests in a second"
-    return Refusal(
-        code=503,
-        reason="ServiceUnavailable",
-        message=f"{why}; try again",
-        causes=[Cause(reason="TooManyRequests", message=why)],
-        retry_seconds=RETRY_SECONDS,
-    )
+    return _refusal(503, "TooManyRequests", f"{why}; try again", why=why)
 
 
-def taken(quota: str, decision: str) -> Refusal:
+def taken(quota: str) -> Refusal:
     """What is being replaced by a rollout, or replaces, cannot be claimed again."""
     why = f"quota {quota}: the machine is part of a rollout that is under way; change it once that has ended"
-    return Refusal(
-        code=409,
-        reason="Conflict",
-        message=f"{why}; decision {decision}",
-        causes=[Cause(reason="RolloutUnderWay", message=why)],
-    )
+    return _refusal(409, "RolloutUnderWay", why)
 
 
 def already_exists(resource: str, name: str) -> Refusal:
     """In the API server's own words, which would be the answer."""
-    why = f'{resource} "{name}" already exists'
-    return Refusal(code=409, reason="AlreadyExists", message=why, causes=[Cause(reason="AlreadyExists", message=why)])
+    return _refusal(409, ALREADY_EXISTS, f'{resource} "{name}" already exists')
 
 
-def occupied(quota: str, under: ResourceList, decision: str) -> Refusal:
+def occupied(quota: str, under: ResourceList) -> Refusal:
     """Of surge, though some may be left: it has no numbers that add up, so `beyond_surge` adds those of the limit."""
     why = f"{resources.text(under)} is taken by use beyond what this seed holds, and no more is lent until that is gone"
-    return Refusal(code=403, reason="Forbidden", message=f"quota {quota}: {why}; decision {decision}", note=why)
+    return Refusal(code=403, text=f"quota {quota}: {why}", causes=[Cause("SurgeOccupied", why)], note=why)
 
 
 def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
@@ -201,82 +137,49 @@ def beyond_surge(refused: Refusal, on_surge: Refusal) -> Refusal:
     if on_surge.code != 403:
         return on_surge
     if on_surge.note:
-        return msgspec.structs.replace(
-            refused, message=f"{refused.message}; its rollout may not use surge now: {on_surge.note}"
-        )
-    surge = "; ".join(cause.message for cause in on_surge.causes)
+        return msgspec.structs.replace(refused, surge=f"its rollout may not use surge now: {on_surge.note}")
+    short = "; ".join(cause.message for cause in on_surge.causes)
     return msgspec.structs.replace(
         refused,
-        message=f"{refused.message}; its rollout may use surge, but of that too: {surge}",
+        surge=f"its rollout may use surge, but of that too: {short}",
         causes=[*refused.causes, *on_surge.causes],
     )
 
 
-def not_specified(quota: str, lacking: str, decision: str) -> Refusal:
+def not_specified(quota: str, lacking: str) -> Refusal:
     """Core's own words: controllers and people know them."""
     text = f"failed quota: {quota}: {lacking}"
-    return Refusal(
-        code=403,
-        reason="Forbidden",
-        message=f"{text}; decision {decision}",
-        causes=[Cause(reason="NotSpecified", message=lacking, field="spec")],
-        quota=quota,
-    )
+    return _refusal(403, "NotSpecified", text, why=lacking, field="spec", quota=quota)
 
 
-def with_copies(refusal: Refusal, decision: str, namespace: str = COPIES_OF_A_CLUSTER) -> Refusal:
+def with_copies(refusal: Refusal, namespace: str = COPIES_OF_A_CLUSTER) -> Refusal:
     """Where LocalResourceQuotas and LocalResourceQuotaAllocations are in that namespace, see seed/projections."""
     if refusal.cause != "QuotaExceeded":
         return refusal
-    end = f"; decision {decision}"
     see = SEE_ALLOCATIONS if refusal.quota.startswith(OF_ALLOCATION) else SEE_COPIES
-    message = refusal.message.replace(end, f"; see: {see} {namespace}{end}", 1)
-    return msgspec.structs.replace(refusal, message=message)
+    return msgspec.structs.replace(refusal, see=f"{see} {namespace}")
 
 
-def not_sized(text: str, decision: str) -> Refusal:
-    message = f"{text}; decision {decision}"
-    return Refusal(
-        code=422,
-        reason="Invalid",
-        message=message,
-        # kubectl prints the causes of a 422 and nothing else
-        causes=[Cause(reason="MachineNotSized", message=message, field="spec.providerSpec")],
-    )
+def not_sized(text: str) -> Refusal:
+    return _refusal(422, "MachineNotSized", text, field="spec.providerSpec")
 
 
-def not_sized_now(text: str, decision: str) -> Refusal:
+def not_sized_now(text: str) -> Refusal:
     """The cloud that knows the size does not say it now."""
-    return Refusal(
-        code=503,
-        reason="ServiceUnavailable",
-        message=f"{text}; decision {decision}",
-        causes=[Cause(reason="MachineNotSized", message=text, field="spec.providerSpec")],
-        retry_seconds=RETRY_SECONDS,
-    )
+    return _refusal(503, "MachineNotSized", text, field="spec.providerSpec")
 
 
-def forged(decision: str) -> Refusal:
+def forged() -> Refusal:
     text = "annotation seedquota.io/footprint is written by SeedQuota only"
-    return Refusal(
-        code=403,
-        reason="Forbidden",
-        message=f"{text}; decision {decision}",
-        causes=[Cause(reason="FootprintForged", message=text, field="metadata.annotations[seedquota.io/footprint]")],
-    )
+    return _refusal(403, "FootprintForged", text, field="metadata.annotations[seedquota.io/footprint]")
 
 
-def unknown_project(project: str, what: str, decision: str) -> Refusal:
+def unknown_project(project: str, what: str) -> Refusal:
     text = (
         f"project {project} is unknown: this seed has no Project of that name and no quota for it; an administrator"
         f" must create the Project on the master before the {what} can be created"
     )
-    return Refusal(
-        code=403,
-        reason="Forbidden",
-        message=f"{text}; decision {decision}",
-        causes=[Cause(reason="UnknownProject", message=text)],
-    )
+    return _refusal(403, "UnknownProject", text)
 
 
 def limits_missing(project: str) -> str:
@@ -284,7 +187,7 @@ def limits_missing(project: str) -> str:
     return f"what limits project {project} has not come from the master, or there is no such Project"
 
 
-def unknown_types(unknown: Sequence[tuple[int, str]], known: Sequence[str], decision: str) -> Refusal:
+def unknown_types(unknown: Sequence[tuple[int, str]], known: Sequence[str]) -> Refusal:
     """Of an Allocation: types that the catalogue does not count from Allocations, with their places in the list."""
     there = f"known are {', '.join(known[:MAX_KNOWN])}" if known else "there is none"
     if len(known) > MAX_KNOWN:
@@ -297,40 +200,25 @@ def unknown_types(unknown: Sequence[tuple[int, str]], known: Sequence[str], deci
         f"unknown resource type: {named}; types are those of QuotaSettings.spec.resources with countFrom Allocations: "
         f"{there}"
     )
-    message = f"{text}; decision {decision}"
-    causes = [
-        # kubectl prints the causes of a 422 and nothing else
-        Cause(reason="UnknownResourceType", message=message, field=f"spec.resources[{place}].type")
-        for place, _ in told
-    ]
-    return Refusal(code=422, reason="Invalid", message=message, causes=causes)
+    causes = [Cause("UnknownResourceType", text, f"spec.resources[{place}].type") for place, _ in told]
+    return Refusal(code=422, text=text, causes=causes)
 
 
-def misplaced(text: str, field: str, decision: str) -> Refusal:
+def misplaced(text: str, field: str) -> Refusal:
     """Of an Allocation that is not in the namespace of its organization, or whose project is another's."""
-    return Refusal(
-        code=403,
-        reason="Forbidden",
-        message=f"{text}; decision {decision}",
-        causes=[Cause(reason="AllocationMisplaced", message=text, field=field)],
-    )
+    return _refusal(403, "AllocationMisplaced", text, field=field)
 
 
-def lost(decision: str) -> Refusal:
+def lost() -> Refusal:
     """For good: a lost seed never comes back."""
     text = "this seed was declared lost: what it held is given to other seeds, and it admits nothing more"
-    return Refusal(
-        code=403,
-        reason="Forbidden",
-        message=f"{text}; decision {decision}",
-        causes=[Cause(reason="SeedLost", message=text)],
-    )
+    return _refusal(403, "SeedLost", text)
 
 
 def canary() -> Refusal:
     """A dry run that is refused to see that it is (seed/registration/probe.py)."""
     text = "this is a canary: it is refused so that whoever sent it sees that Machines are checked here"
-    return Refusal(code=403, reason="Forbidden", message=text, causes=[Cause(reason="CanaryDenied", message=text)])
+    return _refusal(403, "CanaryDenied", text)
 
 
 def age(seconds: int) -> str:

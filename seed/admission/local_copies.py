@@ -31,7 +31,7 @@ def named_in(verdict: Verdict, cluster: UserCluster) -> Verdict:
     refusal = verdict.refusal
     if refusal is None or not has_copies(cluster):
         return verdict
-    return msgspec.structs.replace(verdict, refusal=denial.with_copies(refusal, verdict.decision))
+    return msgspec.structs.replace(verdict, refusal=denial.with_copies(refusal))
 
 
 def named_in_namespace(verdict: Verdict, namespace: str, conditions: Sequence[Condition]) -> Verdict:
@@ -39,4 +39,4 @@ def named_in_namespace(verdict: Verdict, namespace: str, conditions: Sequence[Co
     refusal = verdict.refusal
     if refusal is None or not are_written(conditions):
         return verdict
-    return msgspec.structs.replace(verdict, refusal=denial.with_copies(refusal, verdict.decision, namespace))
+    return msgspec.structs.replace(verdict, refusal=denial.with_copies(refusal, namespace))

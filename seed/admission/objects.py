@@ -12,7 +12,7 @@ from common.quota.resources import ResourceList
 from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.evaluator import Evaluator
-from seed.admission.types import Replaceable, Request, Verdict
+from seed.admission.types import Replaceable, Request, Verdict, refused
 from seed.cache.quotas import QuotaCache
 from seed.model.consumer import consumer_of
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
@@ -33,7 +33,7 @@ class ObjectAdmission(Generic[ObjectT]):
     ) -> Verdict:
         """`old`: what an update changes."""
         if old is not None and self._evaluator.is_same(old, subject):
-            return Verdict(decision="")  # costs nothing; one that cannot be sized must still lose its finalizer
+            return Verdict()  # costs nothing; one that cannot be sized must still lose its finalizer
         consumer = consumer_of(cluster)
         enforced = [quota for quota in self._quota_cache.quotas_of(consumer) if quota.enforced]
         try:
@@ -41,12 +41,10 @@ class ObjectAdmission(Generic[ObjectT]):
             for quota in enforced:
                 size.require(self._quota_cache.catalogue.from_objects(quota.limits))
         except NotSized as error:
-            decision = denial.decision_id()
-            return Verdict(decision=decision, refusal=denial.not_sized(str(error), decision))
+            return refused(denial.not_sized(str(error)))
         except ProviderUnavailable as error:
             if enforced:
-                decision = denial.decision_id()
-                return Verdict(decision=decision, refusal=denial.not_sized_now(str(error), decision))
+                return refused(denial.not_sized_now(str(error)))
             size = Footprint(error.provider, self._evaluator.least(subject))  # nothing limits it: counted once known
         counted = self._quota_cache.catalogue.from_objects
         need, generation = counted(size.resources), 0
@@ -55,7 +53,7 @@ class ObjectAdmission(Generic[ObjectT]):
             need = {resource: amount for resource, amount in more.items() if amount > 0}
             generation = subject.metadata.generation
             if not need:
-                return Verdict(decision="")
+                return Verdict()
         need = fits.together(need, subject.metadata, dry_run=dry_run)
         reservation = Reservation(
             source=cluster.metadata.key, object=subject.metadata.key, amount=need, generation=generation
@@ -87,5 +85,4 @@ class ObjectAdmission(Generic[ObjectT]):
 
 def undecided(why: str) -> Verdict:
     """Of a request that has not come as far as its quotas."""
-    decision = denial.decision_id()
-    return Verdict(decision=decision, refusal=denial.unavailable("of the project", why, decision))
+    return refused(denial.unavailable("of the project", why))

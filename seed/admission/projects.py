@@ -14,7 +14,7 @@ import msgspec
 
 from common.api.types import Condition, UserCluster
 from seed.admission import denial
-from seed.admission.types import Verdict
+from seed.admission.types import Verdict, decision_id, refused
 from seed.cache.quotas import QuotaCache
 from seed.model.cluster_key import is_hosted, is_of_kubermatic
 from seed.model.consumer import consumer_of
@@ -116,21 +116,19 @@ def refuse_machine(quota_cache: QuotaCache, cluster: UserCluster) -> Verdict | N
         return None
     if quota_cache.may_belong(consumer_of(cluster)):
         return None  # 503 for everything: what limits it may come in a moment
-    decision = denial.decision_id()
-    return Verdict(decision=decision, refusal=denial.unknown_project(project, "Machine", decision))
+    return refused(denial.unknown_project(project, "Machine"))
 
 
 def new_cluster(quota_cache: QuotaCache, project: str, *, declared: bool) -> Verdict:
     """For a cluster that is to be created and that no quota limits. `declared`: it is a UserCluster. That may come
     before its Project: its Machines are refused until then."""
     if not project or _judge(quota_cache, project, ()).reason != UNKNOWN:
-        return Verdict(decision="")
-    decision = denial.decision_id()
+        return Verdict()
     if not declared:
-        return Verdict(decision=decision, refusal=denial.unknown_project(project, "Cluster", decision))
+        return refused(denial.unknown_project(project, "Cluster"))
     nearest_known = _or_nearest(quota_cache, project)
     warning = f"project {project} is unknown: no Machine can be created; create the Project{nearest_known}"
-    return Verdict(decision=decision, warnings=[warning])
+    return Verdict(decision=decision_id(), warnings=[warning])
 
 
 def _or_nearest(quota_cache: QuotaCache, project: str) -> str:

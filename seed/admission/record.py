@@ -108,11 +108,11 @@ def quota_records(found: Verdict) -> list[QuotaRecord]:
     request = found.request
     shares = request.shares if request is not None else None
     if shares is None:
-        return [quota_record(attempt) for attempt in found.attempts]
-    return [quota_record(attempt, shares[attempt.snapshot.quota].amount) for attempt in found.attempts]
+        return [quota_record(attempt, found.decision) for attempt in found.attempts]
+    return [quota_record(attempt, found.decision, shares[attempt.snapshot.quota].amount) for attempt in found.attempts]
 
 
-def quota_record(attempt: Attempt, need: ResourceList | None = None) -> QuotaRecord:
+def quota_record(attempt: Attempt, decision: str, need: ResourceList | None = None) -> QuotaRecord:
     """`need`: of this quota alone."""
     seen, refusal = attempt.snapshot, attempt.refusal
     numbers = refusal is not None and bool(refusal.used)
@@ -138,7 +138,7 @@ def quota_record(attempt: Attempt, need: ResourceList | None = None) -> QuotaRec
         account=_account(seen),
         code=refusal.code if refusal is not None else 0,
         reason=refusal.cause if refusal is not None else "",
-        message=refusal.message if refusal is not None else "",
+        message=refusal.message(decision) if refusal is not None else "",
         note=refusal.note if refusal is not None else "",
         warnings=list(attempt.warnings),
     )

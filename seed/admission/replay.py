@@ -80,10 +80,9 @@ def _exceeded(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaRe
         used,
         limits,
         creating,
-        record.decision,
         note=quota.note,
         objects=f"{_thing(record, quota)}s",
-    ).message
+    ).message(record.decision)
     # Where a rollout could have used surge, what is short of that follows.
     return QuotaReplay(
         name=quota.name,

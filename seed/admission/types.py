@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from common.quota.account import Admitted, Reservation
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.model.consumer import Consumer
 
 
@@ -26,6 +27,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     waited: bool = False
 
 
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs are written
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 MARGIN = 0.4  # seconds of the API server's patience that are left for the answer to travel
 
 
@@ -57,16 +60,32 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`request` and `attempts` are what it was made from, as far as it came to that. `repeated`: it was made for an
-    earlier call about the same write."""
+    """`decision`: its id, empty where there was nothing to decide. `request` and `attempts` are what it was made from,
+    as far as it came to that. `repeated`: it was made for an earlier call about the same write."""
 
-    decision: str
+    decision: str = ""
     refusal: Refusal | None = None
     warnings: Sequence[str] = ()
     waited: bool = False  # capacity had to be asked for
     request: Request | None = None
     attempts: Sequence[Attempt] = ()
     repeated: bool = False
+
+    @property
+    def message(self) -> str:
+        """Of its refusal; empty if it admits."""
+        return self.refusal.message(self.decision) if self.refusal is not None else ""
+
+
+def decision_id() -> str:
+    """Eight characters to find one decision by; random, since nothing orders decisions of several replicas."""
+    number = random.getrandbits(40)
+    return _PAIRS[number >> 30] + _PAIRS[number >> 20 & 1023] + _PAIRS[number >> 10 & 1023] + _PAIRS[number & 1023]
+
+
+def refused(refusal: Refusal, request: Request | None = None) -> Verdict:
+    """Before any quota was asked."""
+    return Verdict(decision=decision_id(), refusal=refusal, request=request)
 
 
 Replaceable = Callable[[bool], Awaitable[Sequence[str]]]

@@ -23,7 +23,7 @@ from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import within
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.snapshot import snapshot
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.admission.types import Verdict
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
@@ -127,7 +127,7 @@ class Refusals:
         spec = f"{refusal.quota}/{quota.copy_uid}/{quota.generation}" if quota is not None else refusal.quota
 
         def occurrence(regarding: Regarding) -> Occurrence:
-            return Occurrence(regarding=regarding, quota=spec, reason=refusal.cause, note=refusal.message, time=at)
+            return Occurrence(regarding=regarding, quota=spec, reason=refusal.cause, note=found.message, time=at)
 
         self._of(SEED, self._seed_itself).refused(Refused(occurrence(regarding(cluster)), False))
         if owner is None:

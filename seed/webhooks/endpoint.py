@@ -146,11 +146,11 @@ class Endpoint(Generic[SubjectT]):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return Response(400, b"not an AdmissionReview\n")
         if self._webhook.advises:
-            return decided(uid, Verdict(decision=""))
+            return decided(uid, Verdict())
         refusal = denial.too_often(per_second)
         if self._on_decision is not None:
             self._on_decision(ANY_KIND, "denied", refusal.cause, "unavailable", 0.0)
-        return decided(uid, Verdict(decision="", refusal=refusal))
+        return decided(uid, Verdict(refusal=refusal))
 
     async def _answer(self, caller: str, turn: Turn | None, request: Request, deadline: float) -> Response:
         started = time.monotonic()
@@ -166,7 +166,7 @@ class Endpoint(Generic[SubjectT]):
             return Response(400, f"not an AdmissionReview of {webhook.about}: {error}\n".encode(errors="replace"))
         head, subject = question.head, webhook.object_of(question)
         if not webhook.advises and subject is not None and is_canary(subject.metadata, dry_run=head.dry_run):
-            return decided(head.uid, Verdict(decision="", refusal=denial.canary()))
+            return decided(head.uid, Verdict(refusal=denial.canary()))
         if not webhook.is_named(question):
             return Response(400, b"the object has no proper name, namespace and uid\n")
         answer = await webhook.decide(caller, question, deadline)

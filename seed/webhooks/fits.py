@@ -16,7 +16,7 @@ from common.api.types import Quantities
 from common.quota import resources
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
-from seed.admission.denial import Cause, Refusal
+from seed.admission.refusal import Cause, Refusal
 from seed.admission.types import Attempt, Verdict
 from seed.webhooks import scale_advice
 from seed.webhooks.scale_advice import Asked
@@ -59,7 +59,7 @@ def of_verdict(verdict: Verdict, count: int) -> Fits:
         asked=count,
         code=refusal.code if refusal is not None else 0,
         reason=refusal.cause if refusal is not None else "",
-        message=refusal.message if refusal is not None else "",
+        message=verdict.message,
         warnings=list(verdict.warnings),
         quotas=[_of_attempt(verdict, attempt, count) for attempt in verdict.attempts],
     )
@@ -69,7 +69,7 @@ def of_scale(asked: Asked, size: ResourceList, seen: Iterable[QuotaSnapshot], de
     """`size`: what one Machine costs."""
     seen = list(seen)
     rooms = [scale_advice.room_of(quota) for quota in seen]
-    advice = scale_advice.advise(asked, size, rooms, deny=False, decision=decision)
+    advice = scale_advice.advise(asked, size, rooms, deny=False)
     need = scale_advice.all_replicas(asked, size)
     return Fits(
         decision=decision,
@@ -83,8 +83,7 @@ def refused(found: Fits) -> Refusal:
     answer = msgspec.json.encode(found).decode()
     return Refusal(
         code=403,
-        reason="Forbidden",
-        message=f"this dry run asks what fits: it is answered and not admitted; decision {found.decision}",
+        text="this dry run asks what fits: it is answered and not admitted",
         causes=[Cause(reason=REASON, message=answer)],
     )
 
@@ -102,7 +101,7 @@ def _of_attempt(verdict: Verdict, attempt: Attempt, count: int) -> QuotaFits:
     exceeded = refusal is not None and refusal.cause == "QuotaExceeded"
     found = _of_quota(attempt.snapshot, need, size, count, refusal.used if refusal is not None and exceeded else None)
     if refusal is not None and not exceeded:
-        found.fitting, found.undecided = 0, refusal.message
+        found.fitting, found.undecided = 0, refusal.message(verdict.decision)
     elif refusal is None and attempt.snapshot.enforced:
         found.fitting = count  # what this seed holds does, whatever the master has shown of others
     return found

@@ -8,8 +8,8 @@ import msgspec
 
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
-from seed.admission.denial import Refusal
 from seed.admission.record import quota_records
+from seed.admission.refusal import Refusal
 from seed.admission.types import Verdict
 from seed.webhooks.review import Head
 
@@ -32,7 +32,7 @@ def log_refusal(
             "user": head.user_info.username,
             "dry_run": head.dry_run,
             "reason": refusal.cause,
-            "text": refusal.message,
+            "text": verdict.message,
             "needs": resources.text(request.need) if request is not None else "",
             "quotas": [msgspec.to_builtins(found) for found in quota_records(verdict)],
             "duration_ms": round(seconds * 1000, 1),

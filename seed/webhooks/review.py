@@ -13,7 +13,7 @@ import msgspec
 
 from common.kube.client.meta import Int64, Object, ObjectMeta
 from common.server.http_parser import Response
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.admission.types import MARGIN, Verdict
 
 MAX_BODY = 4 * 2**20  # two objects, of which etcd takes at most 1.5 MiB each
@@ -197,7 +197,7 @@ def decided(uid: str, found: Verdict) -> Response:
     refusal = found.refusal
     if refusal is None:
         return _answer(_Response(uid=uid, allowed=True, warnings=list(found.warnings)))
-    return _answer(_Response(uid=uid, allowed=False, status=_status(refusal)))
+    return _answer(_Response(uid=uid, allowed=False, status=_status(refusal, found.message)))
 
 
 def patched(uid: str, operations: Sequence[object]) -> Response:
@@ -212,11 +212,13 @@ def _answer(response: _Response) -> Response:
     return Response(200, _encode(_Answer(response)), _JSON)
 
 
-def _status(refusal: Refusal) -> _Status:
-    causes = [_Cause(cause.reason, cause.message, cause.field) for cause in refusal.causes]
+def _status(refusal: Refusal, message: str) -> _Status:
+    # kubectl prints the causes of a 422 and nothing else
+    said = message if refusal.code == 422 else ""
+    causes = [_Cause(cause.reason, said or cause.message, cause.field) for cause in refusal.causes]
     return _Status(
         code=refusal.code,
         reason=refusal.reason,
-        message=refusal.message,
+        message=message,
         details=_Details(causes=causes, retry_after_seconds=refusal.retry_seconds),
     )

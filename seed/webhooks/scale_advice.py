@@ -14,7 +14,7 @@ from common.quota import resources
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission import denial
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.machines import deployments
 from seed.machines.deployments import Deployment
 
@@ -75,7 +75,7 @@ def asked(new: Deployment, old: Deployment | None, *, is_deployment: bool) -> As
     return Asked(new.wanted, more, grows, surge) if more or surge else None
 
 
-def advise(asked: Asked, size: ResourceList, rooms: Sequence[Room], *, deny: bool, decision: str) -> Advice:
+def advise(asked: Asked, size: ResourceList, rooms: Sequence[Room], *, deny: bool) -> Advice:
     """`size`: what one Machine costs. One quota speaks: one that refuses Machines, with the fewest that fit."""
     shortages = _shortages(rooms, asked.more, size)
     if not shortages:
@@ -85,7 +85,7 @@ def advise(asked: Asked, size: ResourceList, rooms: Sequence[Room], *, deny: boo
     room = requester.room
     if deny and asked.grows and room.enforced:
         need = all_replicas(asked, size)
-        refusals = [_refused(short, asked, need, decision) for short in shortages if short.room.enforced]
+        refusals = [_refused(short, asked, need) for short in shortages if short.room.enforced]
         return Advice(reason="QuotaExceeded", refusals=refusals)
     end = f": {requester.fitting or 'none'} can start" if room.enforced else "; allowed because enforcement is warn"
     verb = "needs" if asked.more == 1 else "need"
@@ -142,9 +142,9 @@ def _rollout(asked: Asked, size: ResourceList, rooms: Iterable[Room]) -> str:
     return f"{begins}rollout cannot begin: {surge}; set maxSurge 0, maxUnavailable 1"
 
 
-def _refused(requester: _Shortage, asked: Asked, need: ResourceList, decision: str) -> Refusal:
+def _refused(requester: _Shortage, asked: Asked, need: ResourceList) -> Refusal:
     room, note = requester.room, f"{requester.fitting} of {_replicas(asked)} can start"
-    return denial.exceeded(room.quota, need, room.used, room.limits, room.being_created, decision, note=note)
+    return denial.exceeded(room.quota, need, room.used, room.limits, room.being_created, note=note)
 
 
 def _shortages(rooms: Iterable[Room], count: int, size: ResourceList) -> Sequence[_Shortage]:

@@ -17,7 +17,7 @@ from common.api.types import Allocation
 from common.quota import resources
 from common.quota.quantity import UNIT
 from seed.admission import denial
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Cause, Refusal
 from seed.admission.types import Verdict
 from seed.webhooks import review
 
@@ -82,13 +82,13 @@ class AllocationWebhook:
         ]:
             return _unknown(unknown, sorted(self.limits))
         if self.unavailable:
-            return denial.unavailable("org-acme", "servers=2 is free but held by seed us-1", DECISION)
+            return denial.unavailable("org-acme", "servers=2 is free but held by seed us-1")
         amounts = {each.type: (each.committed + each.reserved) * UNIT for each in new.spec.resources}
         before = self.held.get(key, {}) if asked["operation"] == "UPDATE" else {}
         need = resources.at_least_zero(resources.subtract(amounts, before))
         limits = {name: limit * UNIT for name, limit in self.limits.items()}
         if resources.over_limit(need, self.used(), limits):
-            return denial.exceeded("org-acme", need, self.used(), limits, {}, DECISION)
+            return denial.exceeded("org-acme", need, self.used(), limits, {})
         if not asked.get("dryRun"):
             self.held[key] = amounts
         return None
@@ -97,10 +97,10 @@ class AllocationWebhook:
 def _unknown(unknown: list[tuple[int, str]], known: list[str]) -> Refusal:
     message = f"unknown resource type: {', '.join(name for _, name in unknown)}; known are {', '.join(known)}"
     causes = [
-        denial.Cause(reason="UnknownResourceType", message=message, field=f"spec.resources[{place}].type")
+        Cause(reason="UnknownResourceType", message=message, field=f"spec.resources[{place}].type")
         for place, _ in unknown
     ]
-    return Refusal(code=422, reason="Invalid", message=message, causes=causes)
+    return Refusal(code=422, text=message, causes=causes)
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ from common.api.types import Allocation, Organization, OrganizationStatus
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import Term
-from seed.admission.denial import Refusal
 from seed.admission.objects import ObjectAdmission
+from seed.admission.refusal import Refusal
 from seed.admission.types import Verdict
 from seed.kinds.allocations.admission import AllocationAdmission
 from seed.kinds.allocations.source import AllocationSources

@@ -17,7 +17,7 @@ from common.quota import escrow, quantity, resources, surge
 from common.quota.account import Account, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.model.quota import NAMESPACES, Quota
 from tests.sim.servers import name_of
 

@@ -438,19 +438,17 @@ def whatever_was_deleted_here(self: CapacityRequester, need: Any) -> Any:
 
 
 def a_refusal_without_the_other_seeds(
-    quota: str, need: Any, used: Any, limits: Any, being_created: Any, decision_: str, **options: Any
+    quota: str, need: Any, used: Any, limits: Any, being_created: Any, **options: Any
 ) -> Any:
-    refusal = _exceeded(quota, need, used, limits, being_created, decision_, **options)
+    refusal = _exceeded(quota, need, used, limits, being_created, **options)
     causes = [
         replace(cause, message=re.sub("used ([^=]+)=[^,]+", r"used \1=0", cause.message)) for cause in refusal.causes
     ]
     return replace(refusal, causes=causes)
 
 
-def a_refusal_of_more(
-    quota: str, need: Any, used: Any, limits: Any, being_created: Any, decision_: str, **options: Any
-) -> Any:
-    return _exceeded(quota, resources.add(need, need), used, limits, being_created, decision_, **options)
+def a_refusal_of_more(quota: str, need: Any, used: Any, limits: Any, being_created: Any, **options: Any) -> Any:
+    return _exceeded(quota, resources.add(need, need), used, limits, being_created, **options)
 
 
 async def in_place_of_nothing(
@@ -462,9 +460,7 @@ async def in_place_of_nothing(
     return await _lend(self, handle, quota, request, decision_, refused, nothing)
 
 
-async def lent_unconfirmed(
-    self: Admission, handle_: Any, quota_: Any, uid_: str, decision_: str, lent: Any, _replaceable: Any
-) -> Any:
+async def lent_unconfirmed(self: Admission, handle_: Any, quota_: Any, uid_: str, lent: Any, _replaceable: Any) -> Any:
     return lent
 
 

@@ -12,7 +12,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.controller.leader_election import Term
 from common.quota import resources
 from common.quota.resources import ResourceList
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import NamespaceCache, Selection, _Watched
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Write, used

@@ -20,7 +20,7 @@ from common.api.label_selector import LabelSelector
 from common.quota import escrow, resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.kinds.namespaces.configuration import desired
 from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Write
 from seed.kinds.namespaces.source import NamespacedSource

@@ -24,7 +24,7 @@ import seed.accounts.publisher
 import seed.accounts.reservation_collector
 import seed.accounts.reservation_gc
 import seed.accounts.usage_writer
-import seed.admission.denial
+import seed.admission.types
 import seed.cache.quotas
 import seed.kinds.allocations.evaluator
 import seed.kinds.allocations.source
@@ -60,6 +60,7 @@ def _as_it_is(ledger: MasterLedger) -> MasterLedger:
 
 _time = SimpleNamespace(monotonic=_now)
 _secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
+_random = SimpleNamespace(getrandbits=lambda _bits: int(_token()[1:]))
 _writes = count()
 ROOM = 64  # for reservations, and for requests that wait: quotas are small
 FEW = 4
@@ -110,7 +111,7 @@ _REPLACED = (
     (master.quotas.ledger_store, "secrets", _secrets),
     (master.quotas.ledger_store, "ledger_to_wire", _as_it_is),  # as it was written
     (master.quotas.ledger_store, "ledger_from_wire", _as_it_is),
-    (seed.admission.denial, "decision_id", _token),
+    (seed.admission.types, "random", _random),
 )
 
 

@@ -34,7 +34,7 @@ from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting
 from seed.admission.admitter import Admission
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.admission.types import Request
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache

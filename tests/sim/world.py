@@ -26,7 +26,7 @@ from common.quota import escrow, resources, shares, surge
 from common.quota.account import Account, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
-from seed.admission.denial import Refusal
+from seed.admission.refusal import Refusal
 from seed.admission.types import Request
 from seed.ledger.store import Key, Stored
 from seed.model.consumer import Consumer
@@ -534,8 +534,8 @@ class World:
     ) -> None:
         if self.tracing:
             of = f"{wish.thing.uid}{call and f', {call}'}"
-            self.note(f"  {of} is {'admitted' if no is None else 'refused: ' + no.message}{' again' * repeated}")
-        if no is not None and no.code == 503 and any(words in no.message for words in CROWDED):
+            self.note(f"  {of} is {'admitted' if no is None else 'refused: ' + no.text}{' again' * repeated}")
+        if no is not None and no.code == 503 and any(words in no.text for words in CROWDED):
             self._check_share(wish, no)
         if no is None and not wish.ended:
             known = {quota.key.uid for quota in quotas}
@@ -560,7 +560,7 @@ class World:
         """What others fill keeps nobody out who never asked for much."""
         asked = self.asked[wish.thing.source]
         if asked <= LEAST:
-            self.fail(f"{wish.thing.uid} is refused, of a source that asked {asked} times: {no.message}")
+            self.fail(f"{wish.thing.uid} is refused, of a source that asked {asked} times: {no.text}")
 
     def finish(self, wish: Wish, *, persists: bool) -> None:
         """The API server writes it, or does not."""

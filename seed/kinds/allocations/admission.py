@@ -16,7 +16,7 @@ from common.quota.resources import ResourceList
 from seed.admission import denial
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
-from seed.admission.types import Request, Verdict
+from seed.admission.types import Request, Verdict, refused
 from seed.cache.quotas import QuotaCache
 from seed.kinds.allocations import evaluator as allocations
 from seed.kinds.allocations.organizations import OrganizationCache
@@ -38,15 +38,14 @@ class AllocationAdmission:
         """`old`: what an update changes."""
         need = allocations.added(new, old)
         if old is not None and not need and new.spec.resources == old.spec.resources:
-            return Verdict(decision="")
-        decision = denial.decision_id()
+            return Verdict()
         known = self._quota_cache.catalogue.allocated
         if unknown := allocations.unknown(new, old, known):
-            return Verdict(decision=decision, refusal=denial.unknown_types(unknown, sorted(known), decision))
-        if (need or old is None) and (misplaced := await self._misplaced(new, decision, deadline)) is not None:
+            return refused(denial.unknown_types(unknown, sorted(known)))
+        if (need or old is None) and (misplaced := await self._misplaced(new, deadline)) is not None:
             return misplaced  # also one that takes more: its Project may be another organization's by now
         if not need:
-            return Verdict(decision="")
+            return Verdict()
         if (undecided := self._undecided(new, need)) is not None:
             return undecided
         consumer = Consumer(new.spec.project)
@@ -82,7 +81,7 @@ class AllocationAdmission:
             return _unavailable(project, denial.limits_missing(project))
         return None
 
-    async def _misplaced(self, new: Allocation, decision: str, deadline: float) -> Verdict | None:
+    async def _misplaced(self, new: Allocation, deadline: float) -> Verdict | None:
         """Who may write in its namespace may allocate for that organization: so it must be the organization's own, and
         its project one of that organization's. Where caches do not show that, they may be behind: then it is read."""
         spec = new.spec
@@ -103,7 +102,7 @@ class AllocationAdmission:
         problem = _problem(new, organization, project)
         if problem is None:
             return _unavailable(spec.project, "its Organization and Project have not come to this replica yet")
-        return Verdict(decision=decision, refusal=denial.misplaced(*problem, decision))
+        return refused(denial.misplaced(*problem))
 
 
 def _problem(new: Allocation, organization: Organization | None, project: Project | None) -> tuple[str, str] | None:
@@ -120,5 +119,4 @@ def _problem(new: Allocation, organization: Organization | None, project: Projec
 
 
 def _unavailable(project: str, why: str) -> Verdict:
-    decision = denial.decision_id()
-    return Verdict(decision=decision, refusal=denial.unavailable(f"of project {project}", why, decision))
+    return refused(denial.unavailable(f"of project {project}", why))

@@ -43,7 +43,7 @@ class AllocationWebhook(Webhook[Allocation]):
     async def decide(self, caller: str, question: Question[Allocation], deadline: float) -> Answer:
         allocation = question.new
         if allocation is None:
-            return Answer(verdict=Verdict(decision=""), kind=KIND)
+            return Answer(verdict=Verdict(), kind=KIND)
         verdict = await self._admission.decide(
             allocation, question.old, dry_run=question.head.dry_run, deadline=deadline
         )

@@ -75,7 +75,7 @@ class ClusterWebhook(Webhook[_Created]):
     async def decide(self, caller: str, question: Question[_Created], deadline: float) -> Answer:
         created = question.new
         if created is None:
-            return Answer(verdict=Verdict(decision=""), kind="Cluster")
+            return Answer(verdict=Verdict(), kind="Cluster")
         verdict = await self._decide(created.kind, created.cluster, dry_run=question.head.dry_run, deadline=deadline)
         return Answer(verdict=verdict, kind="Cluster", subject=created.cluster.metadata)
 
@@ -115,7 +115,7 @@ class ClusterWebhook(Webhook[_Created]):
                     there = await self._twins.there(kind.group, cluster.metadata, project)
             except (ApiError, TimeoutError) as error:
                 why = f"what stands for the same cluster cannot be read now: {error or 'no answer in time'}"
-                refusal = denial.unavailable("of the project", why, found.decision)
+                refusal = denial.unavailable("of the project", why)
                 return Verdict(decision=found.decision, refusal=refusal)
             if there:
                 return found

@@ -11,7 +11,7 @@ from common.quota.resources import ResourceList
 from seed.admission import denial, projects
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING, ObjectAdmission
-from seed.admission.types import Replaceable, Verdict
+from seed.admission.types import Replaceable, Verdict, refused
 from seed.cache.quotas import QuotaCache
 from seed.kinds.machines.evaluator import MachineEvaluator
 from seed.kinds.machines.rollouts import Rolling
@@ -32,10 +32,9 @@ class MachineAdmission(ObjectAdmission[Machine]):
         self, cluster: UserCluster, subject: Machine, old: Machine | None, *, dry_run: bool, deadline: float
     ) -> Verdict:
         if self._sizing.tampered(cluster.metadata.uid, subject, old):
-            decision = denial.decision_id()
-            return Verdict(decision=decision, refusal=denial.forged(decision))
-        if old is None and (refused := projects.refuse_machine(self._quota_cache, cluster)) is not None:
-            return self._admission.undecided() or refused
+            return refused(denial.forged())
+        if old is None and (unknown := projects.refuse_machine(self._quota_cache, cluster)) is not None:
+            return self._admission.undecided() or unknown
         return await super().decide(cluster, subject, old, dry_run=dry_run, deadline=deadline)
 
     def _replaceable(

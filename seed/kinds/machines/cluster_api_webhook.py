@@ -43,7 +43,7 @@ class ClusterApiWebhook(Webhook[Subject | Scale]):
         new, old = question.new, question.old
         if new is None or (old is not None and new.spec == old.spec):
             # A Machine that cannot be sized must still lose its finalizer.
-            return Answer(verdict=Verdict(decision=""), kind="Machine")
+            return Answer(verdict=Verdict(), kind="Machine")
         cluster, verdict = await self._decide(new, old, dry_run=question.head.dry_run, deadline=deadline)
         return Answer(verdict=verdict, kind="Machine", cluster=cluster, subject=new.metadata)
 
@@ -59,7 +59,7 @@ class ClusterApiWebhook(Webhook[Subject | Scale]):
                 assert not isinstance(old, Scale), "only a Scale changes a Scale"
                 cluster = await self._view.cluster_of(new.metadata.namespace, new.spec.cluster_name)
                 if cluster is None:
-                    return None, Verdict(decision="")  # of no project
+                    return None, Verdict()  # of no project
                 machine = await self._view.find_machine(new)
                 before = await self._view.find_machine(old) if old is not None else None
         except NotFound as error:

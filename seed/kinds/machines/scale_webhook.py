@@ -22,9 +22,9 @@ from seed.accounts.registry import AccountRegistry
 from seed.accounts.snapshot import QuotaSnapshot, snapshot
 from seed.admission import denial
 from seed.admission import fits as fits_asked
-from seed.admission.denial import Refusal
 from seed.admission.local_copies import named_in
-from seed.admission.types import Attempt, Request, Verdict
+from seed.admission.refusal import Refusal
+from seed.admission.types import Attempt, Request, Verdict, decision_id
 from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
@@ -104,7 +104,7 @@ class ScaleWebhook(Webhook[RawRequest]):
         return Question(review, review if asks else None)
 
     async def decide(self, caller: str, question: Question[RawRequest], deadline: float) -> Answer:
-        decision, review = denial.decision_id(), question.new
+        decision, review = decision_id(), question.new
         if review is None:
             return Answer(verdict=Verdict(decision=decision), kind=OTHER, recorded=False)
         kind = DEPLOYMENTS[review.resource.resource]
@@ -125,7 +125,7 @@ class ScaleWebhook(Webhook[RawRequest]):
         if question is None:
             return Answer(verdict=Verdict(decision=decision), kind=kind, recorded=False)
         rooms = [scale_advice.room_of(seen) for seen in question.seen]
-        advice = scale_advice.advise(question.asked, question.size, rooms, deny=mode == "deny", decision=decision)
+        advice = scale_advice.advise(question.asked, question.size, rooms, deny=mode == "deny")
         if advice.refusals:
             verdict = _refused(question, advice.refusals, decision, dry_run=review.dry_run)
             if self._local_copies and caller != CLUSTER_API:
@@ -140,7 +140,7 @@ class ScaleWebhook(Webhook[RawRequest]):
         try:
             question = await self._question(caller, kind, review, deadline)
         except _Undecided as error:
-            refusal = denial.unavailable("of the project", str(error), decision)
+            refusal = denial.unavailable("of the project", str(error))
             found = fits.of_verdict(Verdict(decision=decision, refusal=refusal), 1)
         else:
             found = Fits(decision=decision, asked=0)

@@ -42,7 +42,7 @@ class MachineWebhook(Webhook[Machine]):
         machine = question.new
         cluster = self._cluster_cache.user_cluster_by_uid(caller)
         if machine is None:
-            verdict = Verdict(decision="")
+            verdict = Verdict()
         elif cluster is None:
             verdict = undecided("its user cluster is not known to this seed any more")
         else:

@@ -18,7 +18,7 @@ from common.quota.resources import ResourceList
 from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
-from seed.admission.types import Confirm, Request, Verdict
+from seed.admission.types import Confirm, Request, Verdict, refused
 from seed.kinds.namespaces.cache import Selection
 from seed.kinds.namespaces.evaluators import namespaced, resource_quotas
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Refused, Terms, Write
@@ -103,7 +103,7 @@ class NamespacedAdmission:
     ) -> Verdict:
         """`cluster`: None for the seed's own API server."""
         if not namespaced.is_asked(evaluator, write):
-            return Verdict(decision="")  # costs nothing
+            return Verdict()  # costs nothing
         if (stale := self._admission.undecided(of=_OF)) is not None:
             return stale
         key = cluster.metadata.key if cluster is not None else OWN_API_SERVER
@@ -126,14 +126,13 @@ class NamespacedAdmission:
                 need = namespaced.added(evaluator, terms, write)
             except Refused as error:
                 if quota.enforced:
-                    decision = denial.decision_id()
-                    return Verdict(decision=decision, refusal=denial.not_specified(quota.name, str(error), decision))
+                    return refused(denial.not_specified(quota.name, str(error)))
                 parts.warnings.append(denial.not_specified_allowed(quota.name, str(error)))
                 continue
             if need:
                 parts.add(quota, fits.together(need, write.new.metadata, dry_run=dry_run))
         if not parts.shares:
-            return Verdict(decision="", warnings=parts.warnings)
+            return Verdict(warnings=parts.warnings)
         asks_fits = fits.asked(write.new.metadata, dry_run=dry_run) > 0
         request = parts.request(asks_fits=asks_fits, dry_run=dry_run, deadline=deadline)
         confirm = confirming(self._namespaces, key, write.new.metadata, parts.base, deadline) if parts.base else None
@@ -174,7 +173,7 @@ class NamespacedAdmission:
 
     def _unpromised(self, error: NotReadable | Exists, name: str) -> Verdict:
         if isinstance(error, Exists):
-            return Verdict(decision="", refusal=denial.already_exists(RESOURCE_QUOTAS.resource, name))
+            return Verdict(refusal=denial.already_exists(RESOURCE_QUOTAS.resource, name))
         return self.undecided(str(error))
 
     async def _quotas_of(self, cluster: str, namespace: str, deadline: float) -> Sequence[Quota]:
@@ -193,5 +192,4 @@ class NamespacedAdmission:
 
     def undecided(self, why: str) -> Verdict:
         """Of a request that has not come as far as its quotas."""
-        decision = denial.decision_id()
-        return Verdict(decision=decision, refusal=denial.unavailable(_OF, why, decision))
+        return refused(denial.unavailable(_OF, why))

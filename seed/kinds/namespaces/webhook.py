@@ -136,7 +136,7 @@ class NamespacedObjectWebhook(Webhook[Object]):
         assert isinstance(head, RawRequest), "as `decode` made it"
         evaluator = _evaluator(head)
         if evaluator is None or subject is None:
-            return Answer(verdict=Verdict(decision=""), kind=OTHER, recorded=False)
+            return Answer(verdict=Verdict(), kind=OTHER, recorded=False)
         own = caller == OWN_API_SERVER
         cluster = None if own else self._cluster_cache.user_cluster_by_uid(caller)
         kind = KINDS.get(evaluator.resource, OTHER)

@@ -73,7 +73,7 @@ async def test_refusals_are_counted_by_quota_for_as_long_as_there_is_one() -> No
         refused(found.refusal)
         assert refusals("counted", "QuotaExceeded") == 2
         nobodys = refusals("", "QuotaUnavailable") or 0
-        refused(denial.unavailable("of the project", "not known", "01JD3Y6K"))
+        refused(denial.unavailable("of the project", "not known"))
         assert refusals("", "QuotaUnavailable") == nobodys + 1
 
         world.remove("counted")

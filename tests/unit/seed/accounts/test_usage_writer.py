@@ -649,7 +649,7 @@ async def ask(world: SeedWorld, name: str, source: str = KEY, generation: int = 
             deadline=asyncio.get_running_loop().time() + 30,
         )
     )
-    return "" if found.refusal is None else f"{found.refusal.code} {found.refusal.message}"
+    return "" if found.refusal is None else f"{found.refusal.code} {found.message}"
 
 
 async def test_what_another_webhook_refuses_again_and_again_does_not_fill_the_quota(

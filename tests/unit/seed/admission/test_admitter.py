@@ -46,7 +46,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def message(found: Verdict) -> str:
     assert found.refusal is not None
-    return found.refusal.message.rpartition("; decision ")[0]
+    return found.message.rpartition("; decision ")[0]
 
 
 async def test_what_fits_is_reserved_in_every_quota_that_applies() -> None:
@@ -172,7 +172,7 @@ async def test_a_project_that_has_not_come_is_not_admitted_past_its_organization
         world.forget_project()
         found = await world.admission.decide(request(need="cpu=1"))
         assert found.refusal is not None and found.refusal.code == 503
-        assert "project alpha has not come from the master" in found.refusal.message
+        assert "project alpha has not come from the master" in found.message
 
 
 def set_default(world: SeedWorld, kind: str, enforcement: str = "deny") -> None:
@@ -189,7 +189,7 @@ async def test_where_there_is_a_default_nothing_is_admitted_before_the_quota_has
         set_default(world, kind)
         found = await world.admission.decide(request())
         assert found.refusal is not None and found.refusal.code == 503
-        assert "what limits project alpha has not come from the master" in found.refusal.message
+        assert "what limits project alpha has not come from the master" in found.message
         await world.quota("any", limits="cpu=64", granted="cpu=64", kind=kind)
         assert (await world.admission.decide(request())).refusal is None
 
@@ -637,7 +637,7 @@ async def test_a_rollout_beyond_the_surge_is_refused_with_both_numbers() -> None
         said = (
             "its rollout may use surge, but of that too: requested surge.cpu=8, used surge.cpu=0, limited surge.cpu=4"
         )
-        assert said in found.refusal.message
+        assert said in found.message
 
 
 async def test_beside_use_beyond_what_is_held_no_surge_is_lent_and_nobody_is_asked_for_more() -> None:
@@ -646,9 +646,9 @@ async def test_beside_use_beyond_what_is_held_no_surge_is_lent_and_nobody_is_ask
         world.tell(usage="cpu=20,surge.cpu=4")
         refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
         assert refusal is not None and refusal.code == 403
-        assert "used: cpu=20, limited: cpu=16" in refusal.message
-        assert refusal.message.endswith(
-            "; its rollout may not use surge now: surge.cpu=4 is taken by use beyond what this seed holds, and no more"
+        assert "used: cpu=20, limited: cpu=16" in refusal.text
+        assert refusal.surge == (
+            "its rollout may not use surge now: surge.cpu=4 is taken by use beyond what this seed holds, and no more"
             " is lent until that is gone"
         )
         assert {cause.field for cause in refusal.causes} == {"cpu"}, "the numbers of the surge would not add up"
@@ -726,7 +726,7 @@ async def test_a_source_that_has_its_share_is_told_to_try_again(monkeypatch: pyt
         refusals = [each.refusal for each in found if each.refusal is not None]
         assert 0 < len(refusals) < 80
         assert {refusal.code for refusal in refusals} == {503}
-        assert all("it has its share" in refusal.message for refusal in refusals)
+        assert all("it has its share" in refusal.text for refusal in refusals)
         other = request("other")
         modest = msgspec.structs.replace(other.reservation, source="alpha/c2")
         assert (await world.admission.decide(msgspec.structs.replace(other, reservation=modest))).refusal is None

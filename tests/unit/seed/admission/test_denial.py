@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 
 from common.quota import resources
 from seed.admission import denial
-from seed.admission.denial import RETRY_SECONDS
+from seed.admission.refusal import RETRY_SECONDS, Refusal
+from seed.admission.types import Verdict, decision_id
+from seed.webhooks import review
 from tests.unit.seed_world import nanos
 
+DECISION = "01JD3Y6K"
 LIMITS = nanos("cpu=64,memory=256Gi,storage=4Ti")
 QUANTITIES = r"[a-z./]+=[0-9]+[A-Za-z]*(,[a-z./]+=[0-9]+[A-Za-z]*)*"
 GRAMMAR = re.compile(
@@ -21,13 +25,20 @@ GRAMMAR = re.compile(
 )
 
 
-def refused(need: str, used: str, creating: str = "") -> denial.Refusal:
-    return denial.exceeded("project-alpha", nanos(need), nanos(used), LIMITS, nanos(creating), "01JD3Y6K")
+def refused(need: str, used: str, creating: str = "") -> Refusal:
+    return denial.exceeded("project-alpha", nanos(need), nanos(used), LIMITS, nanos(creating))
+
+
+def printed(refusal: Refusal) -> list[str]:
+    """By kubectl: of a 422 the causes and nothing else."""
+    answer = review.decided("uid", Verdict(decision=DECISION, refusal=refusal)).body
+    status = msgspec.json.decode(answer)["response"]["status"]
+    return [cause["message"] for cause in status["details"]["causes"]] if status["code"] == 422 else [status["message"]]
 
 
 def test_a_full_quota_is_told_as_kubernetes_tells_it() -> None:
     found = refused("cpu=8,memory=16Gi,machines=1", "cpu=60,memory=232Gi", "cpu=2")
-    assert found.message == (
+    assert found.message(DECISION) == (
         "exceeded quota: project-alpha, requested: cpu=8, used: cpu=60, limited: cpu=64; short by cpu=4; "
         "cpu=2 of used is machines being created; retrying helps only after something is deleted; decision 01JD3Y6K"
     )
@@ -39,11 +50,13 @@ def test_a_full_quota_is_told_as_kubernetes_tells_it() -> None:
 
 def test_it_is_told_where_what_is_being_created_would_be_enough() -> None:
     hope = "; retrying helps after something is deleted, or if what is being created fails; decision 01JD3Y6K"
-    assert refused("cpu=8", "cpu=60", "cpu=4").message.endswith(hope)
+    assert refused("cpu=8", "cpu=60", "cpu=4").message(DECISION).endswith(hope)
     both = "cpu=8,memory=32Gi", "cpu=60,memory=250Gi"
-    assert refused(*both, "cpu=4,memory=26Gi").message.endswith(hope)
-    assert "only after something is deleted" in refused(*both, "cpu=4").message, "each resource must have room"
-    assert "never fit" in refused("cpu=65", "cpu=60", "cpu=60").message
+    assert refused(*both, "cpu=4,memory=26Gi").message(DECISION).endswith(hope)
+    assert "only after something is deleted" in refused(*both, "cpu=4").message(DECISION), (
+        "each resource must have room"
+    )
+    assert "never fit" in refused("cpu=65", "cpu=60", "cpu=60").message(DECISION)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +71,8 @@ def test_it_is_told_where_what_is_being_created_would_be_enough() -> None:
 )
 def test_the_numbers_add_up_for_every_resource_that_fails(need: str, used: str, creating: str) -> None:
     found = refused(need, used, creating)
-    match = GRAMMAR.fullmatch(found.message)
-    assert match is not None, found.message
+    match = GRAMMAR.fullmatch(found.message(DECISION))
+    assert match is not None, found.message(DECISION)
     requested, counted, limited, short = (nanos(match[word]) for word in ("requested", "used", "limited", "short"))
     assert requested.keys() == counted.keys() == limited.keys() == short.keys()
     for name in short:
@@ -72,9 +85,9 @@ def test_the_numbers_add_up_for_every_resource_that_fails(need: str, used: str, 
 
 def test_what_is_larger_than_the_limit_itself_is_told_that_it_never_fits() -> None:
     never = "; it can never fit: the request is larger than the limit; decision 01JD3Y6K"
-    assert refused("cpu=65", "").message.endswith(never)
-    assert refused("cpu=1,memory=257Gi", "cpu=64").message.endswith(never), "one resource is enough"
-    assert "never" not in refused("cpu=64", "cpu=1").message
+    assert refused("cpu=65", "").message(DECISION).endswith(never)
+    assert refused("cpu=1,memory=257Gi", "cpu=64").message(DECISION).endswith(never), "one resource is enough"
+    assert "never" not in refused("cpu=64", "cpu=1").message(DECISION)
 
 
 def test_the_amounts_of_one_resource_are_in_one_unit() -> None:
@@ -85,12 +98,11 @@ def test_the_amounts_of_one_resource_are_in_one_unit() -> None:
         nanos("cpu=2k,memory=4Ti,storage=1"),
         limits,
         nanos("cpu=1k"),
-        "0" * 8,
     )
-    assert found.message == (
+    assert found.message(DECISION) == (
         "exceeded quota: big, requested: cpu=8,memory=3Gi,storage=1000m, used: cpu=2000,memory=4096Gi,storage=1000m, "
         "limited: cpu=2003,memory=4096Gi,storage=1500m; short by cpu=5,memory=3Gi,storage=500m; "
-        "cpu=1000 of used is machines being created; retrying helps only after something is deleted; decision 00000000"
+        "cpu=1000 of used is machines being created; retrying helps only after something is deleted; decision 01JD3Y6K"
     )
     assert [cause.message for cause in found.causes] == [
         "requested cpu=8, used cpu=2000, limited cpu=2003, being created cpu=1000",
@@ -107,8 +119,8 @@ def test_the_amounts_of_one_resource_are_in_one_unit() -> None:
 
 def test_all_that_matters_stands_in_the_first_256_characters() -> None:
     found = refused("cpu=8,memory=64Gi,storage=1Ti", "cpu=60,memory=250Gi,storage=4Ti")
-    assert found.message[:256].count("storage=") == 4
-    assert "\n" not in found.message
+    assert found.message(DECISION)[:256].count("storage=") == 4
+    assert "\n" not in found.message(DECISION)
 
 
 def test_it_never_says_exceeded_when_it_is_not() -> None:
@@ -123,19 +135,19 @@ def test_what_is_short_is_what_need_and_use_are_past_the_limit() -> None:
 
 
 def test_what_cannot_be_decided_now_is_worth_a_retry_and_never_called_exceeded() -> None:
-    found = denial.unavailable("project-alpha", "the ledger does not answer", "01JD3Y6M")
-    assert found.message == "quota project-alpha cannot decide: the ledger does not answer; decision 01JD3Y6M"
+    found = denial.unavailable("project-alpha", "the ledger does not answer")
+    assert found.message(DECISION) == "quota project-alpha cannot decide: the ledger does not answer; decision 01JD3Y6K"
     assert (found.code, found.reason, found.retry_seconds) == (503, "ServiceUnavailable", RETRY_SECONDS)
     assert [cause.reason for cause in found.causes] == ["QuotaUnavailable"]
-    assert "exceeded" not in found.message
+    assert "exceeded" not in found.message(DECISION)
 
 
 def test_a_machine_that_cannot_be_sized_is_invalid() -> None:
-    found = denial.not_sized("cannot size machine: aws eu-central-1 has no type m5.larg; nearest: m5.large", "0" * 8)
-    assert found.message.startswith("cannot size machine: aws eu-central-1 has no type m5.larg; nearest: m5.large")
+    found = denial.not_sized("cannot size machine: aws eu-central-1 has no type m5.larg; nearest: m5.large")
+    assert found.text == "cannot size machine: aws eu-central-1 has no type m5.larg; nearest: m5.large"
     assert (found.code, found.reason, found.retry_seconds) == (422, "Invalid", 0)
     assert [(cause.reason, cause.field) for cause in found.causes] == [("MachineNotSized", "spec.providerSpec")]
-    assert [cause.message for cause in found.causes] == [found.message], "of a 422 kubectl prints the causes only"
+    assert printed(found) == [found.message(DECISION)]
 
 
 def test_every_refusal_names_its_decision_in_what_kubectl_prints() -> None:
@@ -143,21 +155,20 @@ def test_every_refusal_names_its_decision_in_what_kubectl_prints() -> None:
     full = refused("cpu=8", "cpu=60")
     refusals = [
         full,
-        denial.unavailable("project-alpha", "the ledger does not answer", "01JD3Y6K"),
-        denial.taken("project-alpha", "01JD3Y6K"),
+        denial.unavailable("project-alpha", "the ledger does not answer"),
+        denial.taken("project-alpha"),
         denial.beyond_surge(full, refused("cpu=8", "cpu=64")),
-        denial.not_sized("cannot size machine: aws diskSize is missing", "01JD3Y6K"),
-        denial.not_sized_now("cannot size machine now: aws does not answer", "01JD3Y6K"),
-        denial.forged("01JD3Y6K"),
-        denial.lost("01JD3Y6K"),
+        denial.not_sized("cannot size machine: aws diskSize is missing"),
+        denial.not_sized_now("cannot size machine now: aws does not answer"),
+        denial.forged(),
+        denial.lost(),
     ]
     for found in refusals:
-        printed = [cause.message for cause in found.causes] if found.code == 422 else [found.message]
-        assert all("; decision 01JD3Y6K" in text for text in printed), found
+        assert all("; decision 01JD3Y6K" in text for text in printed(found)), found
 
 
 def test_decisions_have_names_that_a_person_can_read_out() -> None:
-    found = {denial.decision_id() for _ in range(1000)}
+    found = {decision_id() for _ in range(1000)}
     assert len(found) == 1000
     assert all(re.fullmatch("[0-9A-HJKMNP-TV-Z]{8}", decision) for decision in found)
 
@@ -193,14 +204,14 @@ def test_where_the_quota_only_warns_the_warning_says_by_how_much() -> None:
 def test_in_a_user_cluster_with_local_copies_a_full_quota_names_the_command_that_shows_them() -> None:
     full = refused("cpu=8,memory=16Gi,machines=1", "cpu=60,memory=232Gi", "cpu=2")
     see = "; see: kubectl get lsq -n kube-system; decision 01JD3Y6K"
-    assert denial.with_copies(full, "01JD3Y6K").message == full.message.replace("; decision 01JD3Y6K", see)
-    beyond = denial.with_copies(denial.beyond_surge(full, refused("cpu=8", "cpu=64")), "01JD3Y6K").message
+    assert denial.with_copies(full).message(DECISION) == f"{full.text}{see}"
+    beyond = denial.with_copies(denial.beyond_surge(full, refused("cpu=8", "cpu=64"))).message(DECISION)
     assert f"{see}; its rollout may use surge" in beyond
-    busy = denial.unavailable("project-alpha", "the ledger does not answer", "01JD3Y6K")
-    assert denial.with_copies(busy, "01JD3Y6K") == busy, "what it shows says nothing of that"
+    busy = denial.unavailable("project-alpha", "the ledger does not answer")
+    assert denial.with_copies(busy) == busy, "what it shows says nothing of that"
 
 
 def test_a_full_allocation_names_the_command_that_shows_it_in_the_namespace() -> None:
     used, limits = nanos("pods=30"), nanos("pods=50")
-    full = denial.exceeded("allocation.owner-ann", nanos("pods=30"), used, limits, {}, "01JD3Y6K")
-    assert "; see: kubectl get lsqa -n db; decision 01JD3Y6K" in denial.with_copies(full, "01JD3Y6K", "db").message
+    full = denial.exceeded("allocation.owner-ann", nanos("pods=30"), used, limits, {})
+    assert "; see: kubectl get lsqa -n db; decision 01JD3Y6K" in denial.with_copies(full, "db").message(DECISION)

@@ -282,7 +282,7 @@ async def test_it_keeps_the_last_ones_and_finds_those_about_a_machine() -> None:
 async def test_nothing_is_kept_of_what_costs_nothing() -> None:
     decisions = Decisions()
     async with seed_world() as world:
-        keep(world, decisions, Verdict(decision=""))
+        keep(world, decisions, Verdict())
     assert decisions.page("", {"machine": "m"}) == b'{"items":[]}'
 
 

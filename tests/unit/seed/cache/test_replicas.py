@@ -396,7 +396,7 @@ async def test_whoever_asks_a_replica_that_is_deaf_is_told_so_and_nothing_is_res
         found = await admission.decide(request)
         assert found.refusal is not None
         assert (found.refusal.code, found.refusal.cause) == (503, "QuotaUnavailable")
-        assert why in found.refusal.message
+        assert why in found.message
         assert accounts.use(world.account()) == {}
         why = None
         assert (await admission.decide(request)).refusal is None

@@ -44,7 +44,7 @@ class LicenceWebhook(Webhook[Object]):
         raise AssertionError("not asked here")
 
     async def decide(self, caller: str, question: Question[Object], deadline: float) -> Answer:
-        return Answer(verdict=Verdict(decision=""), kind="Licence")
+        return Answer(verdict=Verdict(), kind="Licence")
 
 
 def a_term() -> Term:

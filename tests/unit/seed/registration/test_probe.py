@@ -19,7 +19,7 @@ def refused(webhook: str = "machines.seedquota.io") -> ApiError:
     return Forbidden(
         403,
         "Forbidden",
-        f'admission webhook "{webhook}" denied the request: {refusal.message}',
+        f'admission webhook "{webhook}" denied the request: {refusal.text}',
         None,
         causes,
     )
@@ -76,7 +76,7 @@ def test_a_refusal_for_asking_too_often_proves_as_much() -> None:
     causes = tuple(Cause(cause.reason, cause.message, cause.field) for cause in refusal.causes)
 
     def answered(webhook: str) -> ApiError:
-        message = f'admission webhook "{webhook}" denied the request: {refusal.message}'
+        message = f'admission webhook "{webhook}" denied the request: {refusal.text}'
         return ApiError(refusal.code, refusal.reason, message, refusal.retry_seconds, causes)
 
     assert judge(answered("machines.seedquota.io"), "machines.seedquota.io").enforced

@@ -41,7 +41,7 @@ def room(limits: str, used: str = "", quota: str = "project-alpha", **known: Any
 
 
 def told(asked: Asked, *rooms: Room, deny: bool = False, size: dict[str, int] = SIZE) -> Advice:
-    return scale_advice.advise(asked, size, rooms, deny=deny, decision="01JD3Y6K")
+    return scale_advice.advise(asked, size, rooms, deny=deny)
 
 
 def more(count: int, replicas: int | None = None, *, grows: bool = True, surge: int = 0) -> Asked:
@@ -186,7 +186,7 @@ def test_of_several_quotas_the_one_speaks_that_lets_the_fewest_start() -> None:
     assert told(more(5), own, organization).warning.startswith("seedquota/org-acme")
     refusals = told(more(10), own, organization, deny=True).refusals
     assert [refusal.quota for refusal in refusals] == ["org-acme", "project-alpha"]
-    assert refusals[0].message.startswith("exceeded quota: org-acme,")
+    assert refusals[0].text.startswith("exceeded quota: org-acme,")
 
 
 def test_a_refusal_has_the_numbers_of_a_machines_and_says_how_many_can_start() -> None:
@@ -195,13 +195,13 @@ def test_a_refusal_has_the_numbers_of_a_machines_and_says_how_many_can_start() -
     assert advice.reason == "QuotaExceeded"
     (refusal,) = advice.refusals
     assert (refusal.code, refusal.reason) == (403, "Forbidden")
-    assert refusal.message == (
+    assert refusal.text == (
         "exceeded quota: project-alpha, requested: cpu=80, used: cpu=40, limited: cpu=64; short by cpu=56; "
         "3 of 10 replicas can start; cpu=8 of used is machines being created; "
-        "it can never fit: the request is larger than the limit; decision 01JD3Y6K"
+        "it can never fit: the request is larger than the limit"
     )
     (added,) = told(more(6, 10), room("cpu=64", "cpu=40"), deny=True).refusals
-    assert "; 3 of 6 more replicas can start; " in added.message
+    assert "; 3 of 6 more replicas can start; " in added.text
 
 
 def test_a_quota_that_only_warns_refuses_nothing_and_leaves_the_word_to_one_that_does() -> None:

@@ -66,7 +66,7 @@ class Waiting(Webhook[RawRequest]):
         self.working += 1
         await self.go_on.wait()
         self.working -= 1
-        return Answer(verdict=Verdict(decision=""), kind="Machine")
+        return Answer(verdict=Verdict(), kind="Machine")
 
 
 def asked(caller: str = "a", **more: object) -> Request:
