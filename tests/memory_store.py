@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from common.quota.account import Account
-from seed.ledger.store import ConflictError, Key, Stored
+from common.quota.account import Account, AccountKey
+from seed.ledger.store import ConflictError, Stored
 
 
 class MemoryStore:
@@ -13,12 +13,12 @@ class MemoryStore:
         self._stored: dict[str, Stored] = {}
         self._written = 0
         self._subscribers: dict[str, list[Callable[[Stored | None], None]]] = {}
-        self._keys: dict[str, Key] = {}
+        self._keys: dict[str, AccountKey] = {}
 
-    async def load(self, key: Key) -> Stored | None:
+    async def load(self, key: AccountKey) -> Stored | None:
         return self._stored.get(key.uid)
 
-    async def take(self, key: Key) -> Stored | None:
+    async def take(self, key: AccountKey) -> Stored | None:
         stored = self._stored.get(key.uid)
         if stored is None:
             return None
@@ -26,7 +26,7 @@ class MemoryStore:
         taken = self._stored[key.uid] = Stored(stored.account, str(self._written))
         return taken
 
-    async def save(self, key: Key, account: Account, version: str | None) -> str:
+    async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         present = self._stored.get(key.uid)
         if (present.version if present else None) != version:
             raise ConflictError(f"{key.name}: written since version {version}")
@@ -37,11 +37,11 @@ class MemoryStore:
         self._tell(key.uid, stored)
         return stored.version
 
-    async def delete(self, key: Key) -> None:
+    async def delete(self, key: AccountKey) -> None:
         if self._stored.pop(key.uid, None) is not None:
             self._tell(key.uid, None)
 
-    async def keys(self) -> list[Key]:
+    async def keys(self) -> list[AccountKey]:
         return [self._keys[uid] for uid in self._stored]
 
     def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:

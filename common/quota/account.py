@@ -30,6 +30,13 @@ MAX_RESERVATIONS = 4_000
 MAX_TEXT = 1_000_000  # characters of what is reserved and used, up to which more is reserved
 
 
+class AccountKey(msgspec.Struct, frozen=True):
+    """An account belongs to the uid of the master's quota; the name is for people."""
+
+    uid: str
+    name: str
+
+
 class StaleEpochError(Exception):
     """The writer's lease term is older than the one that the account has seen: another leader counts now."""
 
@@ -114,6 +121,13 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     answered: int = 0
     seen: int = 0
     unbroken: bool = False
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What the quota's copy says at this moment: the limits, and what the master granted."""
+
+    limits: ResourceList
+    grant: Grant
 
 
 class Admitted(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from common.kube.client.errors import NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.quota import account as accounts
 from common.quota import fencing, resources, surge_loans
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from seed.accounts import plan
 from seed.accounts.account_sources import AccountSources
 from seed.accounts.list_demands import ListDemands
@@ -36,7 +36,7 @@ from seed.accounts.waits import Waits
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.store import Key, NoAccountError, Store, StoreUnavailableError
+from seed.ledger.store import NoAccountError, Store, StoreUnavailableError
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.usage import unsized
@@ -89,7 +89,7 @@ class Accounts:
             "accounts", self._reconcile, workers=WORKERS, timeout=30, on_reconcile=on_reconcile
         )
         self._opening = OpenLimiter(self.look_at)
-        self._keys: dict[str, Key] = {}
+        self._keys: dict[str, AccountKey] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
         self._demands = ListDemands(self.look_at)
         self._unsized: dict[tuple[str, str], Rest] = {}  # by quota uid and source
@@ -269,7 +269,7 @@ class Accounts:
         account = handle.writer.account
         return (account is None or account.epoch != self.term) and self._account_sources.are_empty(quota)
 
-    async def _exists(self, key: Key) -> bool:
+    async def _exists(self, key: AccountKey) -> bool:
         try:
             copy = await self._cluster.get(RESOURCE_QUOTAS, key.name)
         except NotFound:

@@ -7,15 +7,14 @@ import logging
 from collections.abc import Callable
 
 from common.quota import account as accounts
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from common.quota.resources import ResourceList
 from common.runtime.listeners import Listeners
-from seed.accounts import snapshot
 from seed.accounts.capacity import CapacityRequester
-from seed.accounts.snapshot import QuotaSnapshot
+from seed.accounts.snapshot import QuotaSnapshot, snapshot
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
-from seed.ledger.store import Key, Store
+from seed.ledger.store import Store
 from seed.ledger.writer import AccountWriter
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
@@ -33,7 +32,7 @@ class AccountHandle:
         self._snapshot: tuple[Quota | None, Account | None, QuotaSnapshot | None] = (None, None, None)
 
     @property
-    def key(self) -> Key:
+    def key(self) -> AccountKey:
         return self.writer.key
 
     @property
@@ -51,7 +50,7 @@ class AccountHandle:
         account = self.writer.account
         known, of, seen = self._snapshot
         if seen is None or known is not quota or of is not account:
-            seen = snapshot.snapshot(quota, account, self.use)
+            seen = snapshot(quota, account, self.use)
             self._snapshot = (quota, account, seen)
         return seen
 
@@ -86,6 +85,11 @@ class AccountRegistry:
     def get(self, quota: Quota) -> AccountHandle | None:
         handle = self._handles.get(quota.name)
         return handle if handle is not None and handle.key == quota.key else None
+
+    def snapshot(self, quota: Quota) -> QuotaSnapshot:
+        """What is seen of the quota now, whether it has an account here or not."""
+        handle = self.get(quota)
+        return handle.snapshot(quota) if handle is not None else QuotaSnapshot(quota=quota)
 
     def granted(self, quota: Quota) -> ResourceList:
         """All that the quota's account was ever granted, as far as it was read."""
@@ -155,7 +159,7 @@ class AccountRegistry:
             handle = self._handles[name] = self._open(quota.key)
         handle.requester.quota_changed()
 
-    def _open(self, key: Key) -> AccountHandle:
+    def _open(self, key: AccountKey) -> AccountHandle:
         def present() -> Quota | None:
             quota = self._quota_cache.quota(key.name)
             return quota if quota is not None and quota.key == key else None

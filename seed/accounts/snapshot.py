@@ -1,9 +1,6 @@
-"""What a decision was made from. Kept by reference, so that keeping it costs an admission next to nothing. Pure."""
+"""One quota at one moment: what the master sent, and the account here. Kept with decisions. Pure."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -11,58 +8,13 @@ from common.quota import account as accounts
 from common.quota import resources
 from common.quota.account import Account, Ask
 from common.quota.resources import ResourceList
-
-
-class OutOfReach(Protocol):
-    @property
-    def seed(self) -> str: ...
-    @property
-    def idle(self) -> ResourceList: ...
-    @property
-    def seconds(self) -> int: ...
-
-
-class Copy(Protocol):
-    """A quota's copy on this seed, see `seed.cache.quotas.Quota`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def limits(self) -> ResourceList: ...
-    @property
-    def surge(self) -> ResourceList: ...
-    @property
-    def ceilings(self) -> ResourceList: ...
-    @property
-    def enforced(self) -> bool: ...
-    @property
-    def global_usage(self) -> ResourceList: ...
-    @property
-    def global_reserved(self) -> ResourceList: ...
-    @property
-    def learning(self) -> bool: ...
-    @property
-    def draining(self) -> bool: ...
-    @property
-    def out_of_reach(self) -> Sequence[OutOfReach]: ...
+from seed.model.quota import Quota
 
 
 class QuotaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota as a replica sees it at one moment: what the master sent, and the account here.
+    """It refers to parts of the account and not to it: thousands of reservations would stay alive with each."""
 
-    It refers to parts of the account and not to it: thousands of reservations would stay alive with each.
-    """
-
-    quota: str
-    limits: ResourceList
-    surge: ResourceList
-    ceilings: ResourceList
-    enforced: bool
-    global_usage: ResourceList
-    global_reserved: ResourceList
-    learning: bool
-    draining: bool
-    out_of_reach: Sequence[OutOfReach]
+    quota: Quota
     sequence: int = 0
     open: bool = False  # there is an account, and it is not fenced
     granted: ResourceList = {}
@@ -71,25 +23,27 @@ class QuotaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     use: ResourceList = {}
     ask: Ask = Ask()
 
+    @property
+    def used(self) -> ResourceList:
+        """Everywhere, as the master showed it last, and no less than what is used here."""
+        return resources.maximum(self.quota.global_usage, self.use)
 
-def snapshot(quota: Copy, account: Account | None, use: ResourceList) -> QuotaSnapshot:
+    @property
+    def held(self) -> ResourceList:
+        return resources.subtract(self.granted, self.returned)
+
+    @property
+    def free(self) -> ResourceList:
+        """Here, without asking anybody."""
+        return accounts.unused(self.held, self.use, self.quota.ceilings)
+
+
+def snapshot(quota: Quota, account: Account | None, use: ResourceList) -> QuotaSnapshot:
     """`use`: the account's, which whoever asks often has summed up already."""
-    seen = QuotaSnapshot(
-        quota=quota.name,
-        limits=quota.limits,
-        surge=quota.surge,
-        ceilings=quota.ceilings,
-        enforced=quota.enforced,
-        global_usage=quota.global_usage,
-        global_reserved=quota.global_reserved,
-        learning=quota.learning,
-        draining=quota.draining,
-        out_of_reach=quota.out_of_reach,
-    )
     if account is None:
-        return seen
-    return msgspec.structs.replace(
-        seen,
+        return QuotaSnapshot(quota=quota)
+    return QuotaSnapshot(
+        quota=quota,
         sequence=account.sequence,
         open=not account.fenced,
         granted=account.granted,
@@ -98,8 +52,3 @@ def snapshot(quota: Copy, account: Account | None, use: ResourceList) -> QuotaSn
         use=use,
         ask=account.ask,
     )
-
-
-def free_here(seen: QuotaSnapshot) -> dict[str, int]:
-    """As `accounts.free` of the account."""
-    return accounts.unused(resources.subtract(seen.granted, seen.returned), seen.use, seen.ceilings)

@@ -12,7 +12,7 @@ from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
 from common.quota import resources, surge_loans
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from common.quota.resources import ResourceList
 from common.runtime import unexpected
 from common.runtime.unexpected import contained
@@ -25,7 +25,7 @@ from seed.accounts.source_removal import SourceRemoval
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.store import Key, NoAccountError, StoreUnavailableError
+from seed.ledger.store import NoAccountError, StoreUnavailableError
 from seed.model.quota import Quota
 from seed.usage.source import Usage, UsageSource
 
@@ -63,7 +63,7 @@ class Counting:
         self._due: dict[str, float] = {}
         self._changes: dict[str, int] = {}  # of each source since its last count
         # Quotas by name, what they limit, and from which side that is counted.
-        self._known: dict[str, tuple[Key, frozenset[str], Catalogue]] = {}
+        self._known: dict[str, tuple[AccountKey, frozenset[str], Catalogue]] = {}
         # Of each source: whose lists were counted last, and in which open accounts (quota's uid, incarnation).
         self._counted_in: dict[str, tuple[object, frozenset[tuple[str, str]]]] = {}
         self._asks: dict[str, asyncio.Task[None]] = {}  # by quota uid: for what rollouts lack

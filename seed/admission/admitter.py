@@ -29,7 +29,6 @@ from common.quota.resources import ResourceList
 from seed.accounts.capacity import Answer
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_gc import MOST_UNSEEN
-from seed.accounts.snapshot import snapshot
 from seed.admission import denial
 from seed.admission.refusal import Refusal
 from seed.admission.types import Attempt, Confirm, Replaceable, Request, Verdict, decision_id, refused
@@ -121,10 +120,8 @@ class Admission:
         shares = request.shares
         need = request.need if shares is None else shares[quota.name].amount
         if resources.short(need, quota.limits):
-            handle = self._registry.get(quota)
-            used = resources.maximum(quota.global_usage, handle.use if handle is not None else {})
-            refusal = self._exceeded(quota, need, used, quota.limits, quota.global_reserved)
-            seen = handle.snapshot(quota) if handle is not None else snapshot(quota, None, {})
+            seen = self._registry.snapshot(quota)
+            refusal = self._exceeded(quota, need, seen.used, quota.limits, quota.global_reserved)
             return Attempt(snapshot=seen, refusal=refusal)
         return None
 
@@ -163,7 +160,7 @@ class Admission:
         handle = self._registry.get(quota)
         if handle is None:
             why = "this seed has not opened its account yet"
-            return Attempt(snapshot=snapshot(quota, None, {}), refusal=denial.not_open(quota, why))
+            return Attempt(snapshot=self._registry.snapshot(quota), refusal=denial.not_open(quota, why))
         try:
             attempt = await self._claim(handle, quota, request, decision)
             refusal = attempt.refusal if quota.enforced and quota.surge else None

@@ -8,7 +8,6 @@ client-go follow by themselves; a true refusal never does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -17,19 +16,11 @@ from common.api.types import OF_ALLOCATION, AccountWait
 from common.quota import resources
 from common.quota.resources import ResourceList
 from seed.admission.refusal import ALREADY_EXISTS, Cause, Refusal
+from seed.model.quota import Quota
 
 MAX_KNOWN = 32  # types in a message: of the catalogue, and of those that it lacks
 SEE_COPIES, SEE_ALLOCATIONS = "kubectl get lsq -n", "kubectl get lsqa -n"
 COPIES_OF_A_CLUSTER = "kube-system"
-
-
-class Copy(Protocol):
-    """A quota's copy on this seed, see `seed.model.quota.Quota`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def published_wait(self) -> AccountWait | None: ...
 
 
 def _refusal(code: int, cause: str, text: str, *, why: str = "", field: str = "", quota: str = "") -> Refusal:
@@ -98,7 +89,7 @@ def unavailable(quota: str, why: str) -> Refusal:
     return _refusal(503, "QuotaUnavailable", f"quota {quota} cannot decide: {why}", why=why, quota=quota)
 
 
-def not_open(quota: Copy, why: str) -> Refusal:
+def not_open(quota: Quota, why: str) -> Refusal:
     """`why`: where the leader does not say what the account waits for. Sources are not named: they may be clusters of
     other tenants."""
     wait = quota.published_wait

@@ -8,7 +8,7 @@ import msgspec
 
 from common.quota import resources
 from common.quota.resources import ResourceList
-from seed.accounts.snapshot import QuotaSnapshot, free_here
+from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.types import Attempt, Verdict
 
 Quantities = dict[str, str]
@@ -105,37 +105,38 @@ class Record(_Wire):
 
 
 def quota_records(found: Verdict) -> list[QuotaRecord]:
-    request = found.request
-    shares = request.shares if request is not None else None
-    if shares is None:
-        return [quota_record(attempt, found.decision) for attempt in found.attempts]
-    return [quota_record(attempt, found.decision, shares[attempt.snapshot.quota].amount) for attempt in found.attempts]
+    shares = found.request.shares if found.request is not None else None
+    return [
+        _quota_record(attempt, found.decision, shares[attempt.snapshot.quota.name].amount if shares is not None else {})
+        for attempt in found.attempts
+    ]
 
 
-def quota_record(attempt: Attempt, decision: str, need: ResourceList | None = None) -> QuotaRecord:
+def _quota_record(attempt: Attempt, decision: str, need: ResourceList) -> QuotaRecord:
     """`need`: of this quota alone."""
-    seen, refusal = attempt.snapshot, attempt.refusal
+    quota, refusal = attempt.snapshot.quota, attempt.refusal
     numbers = refusal is not None and bool(refusal.used)
-    used = refusal.used if refusal is not None and numbers else seen.global_usage
-    creating = refusal.being_created if refusal is not None and numbers else seen.global_reserved
+    used = refusal.used if refusal is not None and numbers else quota.global_usage
+    creating = refusal.being_created if refusal is not None and numbers else quota.global_reserved
     taken = attempt.admitted.after if attempt.admitted is not None else None
     return QuotaRecord(
-        name=seen.quota,
-        enforcement="deny" if seen.enforced else "warn",
+        name=quota.name,
+        enforcement="deny" if quota.enforced else "warn",
         admits=refusal is None,
-        need=_some(need or {}),
-        limits=resources.render(seen.ceilings),
-        used=resources.render(resources.only(used, seen.ceilings)),
-        being_created=_some(resources.only(creating, seen.ceilings)),
+        need=_some(need),
+        limits=resources.render(quota.ceilings),
+        used=resources.render(resources.only(used, quota.ceilings)),
+        being_created=_some(resources.only(creating, quota.ceilings)),
         reserved=taken is not None,
         lent=_some(taken.amount) if taken is not None and taken.replaces else {},
         waited=attempt.waited,
-        learning=seen.learning,
-        draining=seen.draining,
+        learning=quota.learning,
+        draining=quota.draining,
         out_of_reach=[
-            Holder(seed=held.seed, idle=resources.render(held.idle), seconds=held.seconds) for held in seen.out_of_reach
+            Holder(seed=held.seed, idle=resources.render(held.idle), seconds=held.seconds)
+            for held in quota.out_of_reach
         ],
-        account=_account(seen),
+        account=_account(attempt.snapshot),
         code=refusal.code if refusal is not None else 0,
         reason=refusal.cause if refusal is not None else "",
         message=refusal.message(decision) if refusal is not None else "",
@@ -151,10 +152,10 @@ def _account(seen: QuotaSnapshot) -> AccountRecord | None:
         sequence=seen.sequence,
         granted=resources.render(seen.granted),
         returned=_some(seen.returned),
-        held=resources.render(resources.subtract(seen.granted, seen.returned)),
+        held=resources.render(seen.held),
         used=resources.render(seen.use),
         being_created=_some(seen.reserved),
-        free=resources.render(free_here(seen)),
+        free=resources.render(seen.free),
         asked=Asked(number=seen.ask.number, first=_some(seen.ask.first), wanted=_some(seen.ask.wanted)),
     )
 

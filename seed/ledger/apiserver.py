@@ -17,9 +17,9 @@ from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from seed.ledger.encoding import Encoder, LedgerHead, MalformedLedgerError, decode
-from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
+from seed.ledger.store import ConflictError, Stored, StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -65,15 +65,15 @@ class ApiServerStore:
     async def run(self) -> None:
         await self.reflector.run()
 
-    async def load(self, key: Key) -> Stored | None:
+    async def load(self, key: AccountKey) -> Stored | None:
         return await self._read(key, "GET", None)
 
-    async def take(self, key: Key) -> Stored | None:
+    async def take(self, key: AccountKey) -> Stored | None:
         # The next write drops the annotation again.
         mark = msgspec.json.encode({"metadata": {"annotations": {TAKEN_ANNOTATION: secrets.token_hex(8)}}})
         return await self._read(key, "PATCH", mark)
 
-    async def _read(self, key: Key, method: str, body: bytes | None) -> Stored | None:
+    async def _read(self, key: AccountKey, method: str, body: bytes | None) -> Stored | None:
         try:
             answer = await self._cluster.request(
                 method, self._path(key.uid), body, timeout=WRITE_TIMEOUT, content_type=MERGE_PATCH
@@ -92,7 +92,7 @@ class ApiServerStore:
         stored = self._last[key.uid] = Stored(decode(found.account), found.metadata.resource_version)
         return stored
 
-    async def save(self, key: Key, account: Account, version: str | None) -> str:
+    async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         encoder = self._encoders.get(key.uid)
         if encoder is None:
             encoder = self._encoders[key.uid] = Encoder(key, self._namespace)
@@ -107,7 +107,7 @@ class ApiServerStore:
                 self._changed(received)  # mostly the echo of this very write
         return version
 
-    async def _write(self, key: Key, body: bytes, version: str | None) -> str:
+    async def _write(self, key: AccountKey, body: bytes, version: str | None) -> str:
         method, path = ("POST", self._path(None)) if version is None else ("PUT", self._path(key.uid))
         try:
             answer = await self._cluster.request(method, path, body, timeout=WRITE_TIMEOUT, accept=METADATA)
@@ -120,7 +120,7 @@ class ApiServerStore:
         except msgspec.MsgspecError as error:
             raise StoreUnavailableError(f"{key.name}: the answer to a write cannot be read: {error}") from None
 
-    async def delete(self, key: Key) -> None:
+    async def delete(self, key: AccountKey) -> None:
         self._encoders.pop(key.uid, None)
         self._last.pop(key.uid, None)
         try:
@@ -130,14 +130,14 @@ class ApiServerStore:
         except ApiError as error:
             raise StoreUnavailableError(f"{key.name}: deleting the ledger: {error}") from error
 
-    async def keys(self) -> list[Key]:
+    async def keys(self) -> list[AccountKey]:
         try:
             listing = await self._cluster.list(
                 LEDGERS, self._namespace, label_selector=f"{MANAGED_BY_LABEL}={ACCOUNTS}"
             )
         except ApiError as error:
             raise StoreUnavailableError(f"listing ledgers: {error}") from error
-        return [Key(uid=ledger.metadata.name, name=ledger.quota.name) for ledger in listing.items]
+        return [AccountKey(uid=ledger.metadata.name, name=ledger.quota.name) for ledger in listing.items]
 
     def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
         listeners = self._subscribers.setdefault(uid, [])

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from common.quota import account as accounts
 from common.quota import shares
-from common.quota.account import Account, Fenced, Outcome, Reservation
+from common.quota.account import Account, Fenced, Outcome, Reservation, Terms
 from common.quota.reservations import Reserving
 from common.quota.shares import Load
 from seed.ledger.batcher import Change, Claim, Creation, Entry
-from seed.ledger.store import NoAccountError, Terms
+from seed.ledger.store import NoAccountError
 
 
 class Decider:

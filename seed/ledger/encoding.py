@@ -20,10 +20,9 @@ from common.api.labels import ACCOUNTS, API_VERSION, BACKUP_LABEL, MANAGED_BY_LA
 from common.api.types import Quantities, QuotaRef, Wire, WireAsk
 from common.quota import account as accounts
 from common.quota import resources
-from common.quota.account import Account, Reservation, ReservationKey
+from common.quota.account import Account, AccountKey, Reservation, ReservationKey
 from common.quota.ledger_words import word
 from common.quota.resources import ResourceList
-from seed.ledger.store import Key
 
 
 class MalformedLedgerError(ValueError):
@@ -142,7 +141,7 @@ def parse_reservation(text: str) -> Reservation:
 class Encoder:
     """Renders one account again and again; a reservation is rendered once."""
 
-    def __init__(self, key: Key, namespace: str) -> None:
+    def __init__(self, key: AccountKey, namespace: str) -> None:
         self._quota = QuotaRef(name=key.name, uid=key.uid)
         self._namespace = namespace
         self._rendered: dict[ReservationKey, tuple[Reservation, str]] = {}

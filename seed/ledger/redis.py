@@ -44,12 +44,12 @@ import msgspec
 from redis.exceptions import RedisError
 
 from common.api.types import QuotaRef
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from common.runtime.redis_access import RedisAccess, RedisUrl
 from common.runtime.redis_client import CALL_TIMEOUT, MissingFunctionError, Primary, RedisUnavailableError
 from seed.ledger.encoding import Encoder, MalformedLedgerError, decode
 from seed.ledger.redis_functions import LIBRARY, LIBRARY_CODE
-from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
+from seed.ledger.store import ConflictError, Stored, StoreUnavailableError
 from seed.ledger.store_generation import Held, new_life
 
 log = logging.getLogger(__name__)
@@ -117,10 +117,10 @@ class RedisStore:
         for uid in self._subscribers:
             self._mark(uid)
 
-    async def load(self, key: Key) -> Stored | None:
+    async def load(self, key: AccountKey) -> Stored | None:
         return await self._load(key.uid)
 
-    async def take(self, key: Key) -> Stored | None:
+    async def take(self, key: AccountKey) -> Stored | None:
         return await self._load(key.uid, take=True)
 
     async def _load(self, uid: str, *, take: bool = False) -> Stored | None:
@@ -149,7 +149,7 @@ class RedisStore:
                     raise _unexpected(uid, answer)
         raise StoreUnavailableError(f"{uid}: others write it all the time")
 
-    async def _adopt(self, key: Key, found: Stored, held: Held) -> Stored | None:
+    async def _adopt(self, key: AccountKey, found: Stored, held: Held) -> Stored | None:
         """What is left of an account of an earlier generation begins a new life. None if another replica was first."""
         life = new_life(found.account)
         try:
@@ -159,7 +159,7 @@ class RedisStore:
         log.warning("account begins a new life", extra={"quota": key.name, "generation": held.generation})
         return Stored(life, version)
 
-    async def save(self, key: Key, account: Account, version: str | None) -> str:
+    async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         self._saving[key.uid] = None
         written = None
         try:
@@ -171,7 +171,7 @@ class RedisStore:
                 self._mark(key.uid)
         return written
 
-    async def delete(self, key: Key) -> None:
+    async def delete(self, key: AccountKey) -> None:
         self._encoders.pop(key.uid, None)
         self._last.pop(key.uid, None)
         answer = await self._do(
@@ -180,11 +180,11 @@ class RedisStore:
         if answer != [b"deleted"]:
             raise _unexpected(key.uid, answer)
 
-    async def keys(self) -> list[Key]:
+    async def keys(self) -> list[AccountKey]:
         match await self._do("list", [self._list], [self._held().run_id]):
             case [b"listed", list() as flat]:
                 texts = [text.decode() for text in flat if isinstance(text, bytes)]
-                return [Key(uid=uid, name=name) for uid, name in zip(texts[::2], texts[1::2], strict=True)]
+                return [AccountKey(uid=uid, name=name) for uid, name in zip(texts[::2], texts[1::2], strict=True)]
             case answer:
                 raise _unexpected("the list of accounts", answer)
 
@@ -203,7 +203,7 @@ class RedisStore:
     def _account(self, uid: str) -> str:
         return f"{{{self._tag}}}:account:{uid}"
 
-    async def _write(self, key: Key, account: Account, version: str, held: Held, mode: str) -> str:
+    async def _write(self, key: AccountKey, account: Account, version: str, held: Held, mode: str) -> str:
         encoder = self._encoders.get(key.uid)
         if encoder is None:
             encoder = self._encoders[key.uid] = Encoder(key, "")
@@ -307,12 +307,12 @@ class RedisStore:
             on_change(stored)
 
 
-def _decode(uid: str, body: bytes) -> tuple[Key, Account]:
+def _decode(uid: str, body: bytes) -> tuple[AccountKey, Account]:
     try:
         record = _record.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedLedgerError(f"{uid}: {error}") from None
-    return Key(uid=uid, name=record.quota.name), decode(record.account)
+    return AccountKey(uid=uid, name=record.quota.name), decode(record.account)
 
 
 @contextmanager

@@ -7,15 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from common.quota.account import Account, Grant
-from common.quota.resources import ResourceList
-
-
-class Key(msgspec.Struct, frozen=True):
-    """An account belongs to the uid of the master's quota; the name is for people."""
-
-    uid: str
-    name: str
+from common.quota.account import Account, AccountKey
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -36,30 +28,23 @@ class StoreUnavailableError(Exception):
 class Store(Protocol):
     """Every method raises StoreUnavailableError when the store does not answer in time."""
 
-    async def load(self, key: Key) -> Stored | None:
+    async def load(self, key: AccountKey) -> Stored | None:
         """The present state, read consistently; None where there is no such account."""
 
-    async def take(self, key: Key) -> Stored | None:
+    async def take(self, key: AccountKey) -> Stored | None:
         """As `load`, and what others are about to write by what they read before is refused: they conflict."""
 
-    async def save(self, key: Key, account: Account, version: str | None) -> str:
+    async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         """Write if nobody wrote since `version` (None: if there is no such account). Raises ConflictError."""
 
-    async def delete(self, key: Key) -> None:
+    async def delete(self, key: AccountKey) -> None:
         """Forget the account. Deleting what is not there is no error."""
 
-    async def keys(self) -> list[Key]:
+    async def keys(self) -> list[AccountKey]:
         """Every account there is."""
 
     def subscribe(self, uid: str, on_change: Callable[[Stored | None], None]) -> Callable[[], None]:
         """Tell of writes by others (and maybe of our own) as they are seen. Returns how to stop."""
-
-
-class Terms(msgspec.Struct, frozen=True):
-    """What the quota's copy says at this moment: the limits, and what the master granted."""
-
-    limits: ResourceList
-    grant: Grant
 
 
 class NoAccountError(Exception):

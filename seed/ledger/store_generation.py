@@ -43,11 +43,11 @@ from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFoun
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import LEASES, MICRO_TIME, LeaseObject, LeaseSpec
 from common.quota import fencing
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from common.runtime.listeners import Listeners
 from common.runtime.waiting import within
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError
+from seed.ledger.store import ConflictError, Store, Stored, StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -310,26 +310,26 @@ class InForce:
         self._store = store
         self._generation = generation
 
-    async def load(self, key: Key) -> Stored | None:
+    async def load(self, key: AccountKey) -> Stored | None:
         self._generation.held()
         return await self._store.load(key)
 
-    async def take(self, key: Key) -> Stored | None:
+    async def take(self, key: AccountKey) -> Stored | None:
         self._generation.held()
         return await self._store.take(key)
 
-    async def save(self, key: Key, account: Account, version: str | None) -> str:
+    async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         held = self._generation.held()
         version = await self._store.save(key, account, version)
         if self._generation.held() != held:
             raise StoreUnavailableError(f"{key.name}: another generation of the store began during the write")
         return version
 
-    async def delete(self, key: Key) -> None:
+    async def delete(self, key: AccountKey) -> None:
         self._generation.held()
         await self._store.delete(key)
 
-    async def keys(self) -> list[Key]:
+    async def keys(self) -> list[AccountKey]:
         await self._generation.wait()
         return await self._store.keys()
 

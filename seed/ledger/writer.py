@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from common.quota import fencing, reservations
-from common.quota.account import Account, Admitted, Denied, Outcome, Reservation
+from common.quota.account import Account, AccountKey, Admitted, Denied, Outcome, Reservation, Terms
 from seed.ledger import batcher
 from seed.ledger.batcher import Batcher, Change, Claim, Creation, Entry
 from seed.ledger.contention import Contention
 from seed.ledger.decision import Decider
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.known_account import KnownAccount
-from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError, Terms
+from seed.ledger.store import ConflictError, Store, Stored, StoreUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class AccountWriter:
     def __init__(
         self,
         store: Store,
-        key: Key,
+        key: AccountKey,
         terms: Callable[[], Terms | None],
         *,
         on_account: Callable[[Account | None], None] = lambda _account: None,

@@ -19,11 +19,10 @@ from common.api.types import (
     UserCluster,
 )
 from common.quota import resources, scopes, surge
-from common.quota.account import Grant
+from common.quota.account import AccountKey, Grant, Terms
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from common.quota.scopes import ScopeRequirement
-from seed.ledger.store import Key, Terms
 from seed.model import selected
 from seed.model.selected import OF_USER_CLUSTERS, Exempt
 
@@ -43,7 +42,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     common/quota/surge.py. `selector`, `clusters`, `scopes` and `promises` are those of a quota of kind namespaces;
     `promises`: it limits what core ResourceQuotas promise."""
 
-    key: Key
+    key: AccountKey
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
     generation: int = 0  # of the copy: what its spec says
     version: str = ""  # the copy's resourceVersion
@@ -115,7 +114,7 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
     decided_with = grant if in_cluster else copy.status
     limits, extra = resources.parse(copy.spec.quota), resources.parse(copy.spec.surge)
     return Quota(
-        key=Key(uid=uid, name=copy.metadata.name),
+        key=AccountKey(uid=uid, name=copy.metadata.name),
         copy_uid=copy.metadata.uid,
         generation=copy.metadata.generation,
         version=copy.metadata.resource_version,

@@ -22,7 +22,6 @@ from common.quota.account import Account
 from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import within
 from seed.accounts.registry import AccountRegistry
-from seed.accounts.snapshot import snapshot
 from seed.admission.refusal import Refusal
 from seed.admission.types import Verdict
 from seed.cache.clusters import ClusterCache
@@ -253,8 +252,7 @@ class Refusals:
         return [quota for quota in self._quota_cache.quotas_of(consumer) if quota.enforced]
 
     def _room(self, quota: Quota) -> Room:
-        handle = self._registry.get(quota)
-        return room(handle.snapshot(quota) if handle is not None else snapshot(quota, None, {}))
+        return room(self._registry.snapshot(quota))
 
 
 def _server(cluster: UserCluster) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from common.kube.controller.events import Regarding
 from common.quota import resources, surge
 from common.quota.resources import ResourceList
-from seed.accounts.snapshot import QuotaSnapshot, free_here
+from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.types import Attempt
 from seed.model.consumer import Consumer
 
@@ -38,13 +38,11 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def room(seen: QuotaSnapshot) -> Room:
-    here = free_here(seen)
-    used = resources.maximum(seen.global_usage, seen.use)
-    left = {name: limit - used.get(name, 0) for name, limit in seen.ceilings.items()}
-    held = resources.subtract(seen.granted, seen.returned)
+    quota, here, used, held = seen.quota, seen.free, seen.used, seen.held
+    left = {name: limit - used.get(name, 0) for name, limit in quota.ceilings.items()}
     # Surge under use beyond what is held is not lent beside that.
-    lends = {name: extra for name, extra in seen.surge.items() if seen.use.get(name, 0) <= held.get(name, 0)}
-    return Room(seen.open, lends, here, here if seen.draining or seen.learning else left)
+    lends = {name: extra for name, extra in quota.surge.items() if seen.use.get(name, 0) <= held.get(name, 0)}
+    return Room(seen.open, lends, here, here if quota.draining or quota.learning else left)
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -153,8 +151,8 @@ class Waiting:
         waiter.need, waiter.shares, waiter.refused_at = need, shares, now
         alike = shares if shares is not None else {"": need}
         waiter.alike = consumer, frozenset((quota, frozenset(part.items())) for quota, part in alike.items())
-        enforced = [attempt.snapshot for attempt in attempts if attempt.snapshot.enforced]
-        then = fit([(waiter.of(seen.quota), room(seen)) for seen in enforced])
+        enforced = [attempt.snapshot for attempt in attempts if attempt.snapshot.quota.enforced]
+        then = fit([(waiter.of(seen.quota.name), room(seen)) for seen in enforced])
         waiter.then = Fit(lent=then.lent) if final else then
 
     def _make_room(self) -> None:

@@ -95,14 +95,14 @@ def read(text: str) -> Fits:
 
 def _of_attempt(verdict: Verdict, attempt: Attempt, count: int) -> QuotaFits:
     assert verdict.request is not None, "nothing is attempted without a request"
-    need = verdict.request.of(attempt.snapshot.quota).need
+    need = verdict.request.of(attempt.snapshot.quota.name).need
     size = {name: amount // count for name, amount in need.items()}
     refusal = attempt.refusal
     exceeded = refusal is not None and refusal.cause == "QuotaExceeded"
     found = _of_quota(attempt.snapshot, need, size, count, refusal.used if refusal is not None and exceeded else None)
     if refusal is not None and not exceeded:
         found.fitting, found.undecided = 0, refusal.message(verdict.decision)
-    elif refusal is None and attempt.snapshot.enforced:
+    elif refusal is None and attempt.snapshot.quota.enforced:
         found.fitting = count  # what this seed holds does, whatever the master has shown of others
     return found
 

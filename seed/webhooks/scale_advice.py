@@ -99,13 +99,14 @@ def all_replicas(asked: Asked, size: ResourceList) -> ResourceList:
 
 
 def room_of(seen: QuotaSnapshot) -> Room:
+    quota = seen.quota
     return Room(
-        quota=seen.quota,
-        limits=seen.limits,
-        used=resources.maximum(seen.global_usage, seen.use),
-        being_created=seen.global_reserved,
-        enforced=seen.enforced,
-        surge=bool(seen.surge),
+        quota=quota.name,
+        limits=quota.limits,
+        used=seen.used,
+        being_created=quota.global_reserved,
+        enforced=quota.enforced,
+        surge=bool(quota.surge),
     )
 
 

@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from common.kube.client.api_client import Cluster
-from common.quota.account import Account, Reservation
+from common.quota.account import Account, AccountKey, Reservation
 from common.quota.quantity import UNIT
 from common.runtime.redis_access import RedisAccess, redis_url
 from devcluster.controlplane import ApiServer
 from devcluster.observe import percentile
 from seed.ledger.apiserver import ApiServerStore
 from seed.ledger.redis import RedisStore
-from seed.ledger.store import Key, Store
+from seed.ledger.store import Store
 from seed.ledger.store_generation import Held
 from tests.bench import server
 from tests.bench.load import Result
@@ -39,7 +39,7 @@ async def beside(result: Result, api: ApiServer, redis: str, seconds: float) -> 
 
 
 async def _writes(store: Store, seconds: float) -> list[float]:
-    key = Key(uid="alone", name="alone")
+    key = AccountKey(uid="alone", name="alone")
     size = {"cpu": 4 * UNIT, "memory": 2**33 * UNIT}
     waiting = {
         ("bench-0/bench-0", f"{number:08x}-0000-4000-8000-000000000000"): Reservation(

@@ -21,6 +21,7 @@ from common.quota.account import (
     MAX_RESERVATIONS,
     MAX_TEXT,
     Account,
+    AccountKey,
     Admitted,
     Ask,
     Full,
@@ -29,6 +30,7 @@ from common.quota.account import (
     OverShare,
     Reservation,
     Short,
+    Terms,
 )
 from common.quota.names import MAX_COUNTERS, MAX_DEVICES
 from common.quota.quantity import UNIT
@@ -41,7 +43,7 @@ from seed.ledger.apiserver import LEDGERS, ApiServerStore
 from seed.ledger.batcher import MAX_BATCH
 from seed.ledger.encoding import MAX_BYTES, MAX_SOURCES, Encoder, MalformedLedgerError, TooLargeError
 from seed.ledger.redis import RedisStore
-from seed.ledger.store import ConflictError, Key, Store, Stored, StoreUnavailableError, Terms
+from seed.ledger.store import ConflictError, Store, Stored, StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.model.cluster_key import HOSTED
 from tests.integration.redis_servers import ByHand, be_patient, rack, store_at
@@ -128,13 +130,13 @@ async def replicas(
 
 
 @pytest.fixture
-def key() -> Key:
+def key() -> AccountKey:
     number = next(numbers)
-    return Key(uid=f"6d2b4f0e-{number:04}", name=f"project-{number}")
+    return AccountKey(uid=f"6d2b4f0e-{number:04}", name=f"project-{number}")
 
 
 @asynccontextmanager
-async def writing(store: Store, key: Key, terms: Terms = TERMS) -> AsyncIterator[AccountWriter]:
+async def writing(store: Store, key: AccountKey, terms: Terms = TERMS) -> AsyncIterator[AccountWriter]:
     writer = AccountWriter(store, key, lambda: terms)
     running = asyncio.create_task(writer.run())
     try:
@@ -157,13 +159,13 @@ async def claim(writer: AccountWriter, uid: str, cpu: int = 1) -> Outcome:
         return await writer.claim(uid, reservation(uid, cpu))
 
 
-async def stored(store: Store, key: Key) -> Stored:
+async def stored(store: Store, key: AccountKey) -> Stored:
     found = await store.load(key)
     assert found is not None
     return found
 
 
-async def test_what_is_written_is_read_by_every_replica(replicas: tuple[Store, Store], key: Key) -> None:
+async def test_what_is_written_is_read_by_every_replica(replicas: tuple[Store, Store], key: AccountKey) -> None:
     one, two = replicas
     assert await one.load(key) is None
     version = await one.save(key, ACCOUNT, None)
@@ -173,7 +175,7 @@ async def test_what_is_written_is_read_by_every_replica(replicas: tuple[Store, S
     assert await one.load(key) == Stored(after, version)
 
 
-async def test_only_who_knows_the_present_version_writes(replicas: tuple[Store, Store], key: Key) -> None:
+async def test_only_who_knows_the_present_version_writes(replicas: tuple[Store, Store], key: AccountKey) -> None:
     one, two = replicas
     first = await one.save(key, ACCOUNT, None)
     with pytest.raises(ConflictError):
@@ -189,7 +191,7 @@ async def test_only_who_knows_the_present_version_writes(replicas: tuple[Store, 
 
 
 async def test_who_takes_an_account_reads_it_and_makes_others_read_again(
-    replicas: tuple[Store, Store], key: Key
+    replicas: tuple[Store, Store], key: AccountKey
 ) -> None:
     one, two = replicas
     assert await one.take(key) is None
@@ -205,7 +207,7 @@ async def test_who_takes_an_account_reads_it_and_makes_others_read_again(
     assert (await stored(one, key)).account == later
 
 
-async def test_deleting_what_is_not_there_is_no_error(replicas: tuple[Store, Store], key: Key) -> None:
+async def test_deleting_what_is_not_there_is_no_error(replicas: tuple[Store, Store], key: AccountKey) -> None:
     one, two = replicas
     await one.delete(key)
     await one.save(key, ACCOUNT, None)
@@ -215,9 +217,9 @@ async def test_deleting_what_is_not_there_is_no_error(replicas: tuple[Store, Sto
     assert await two.load(key) is not None
 
 
-async def test_every_account_is_listed(replicas: tuple[Store, Store], key: Key) -> None:
+async def test_every_account_is_listed(replicas: tuple[Store, Store], key: AccountKey) -> None:
     one, two = replicas
-    other = Key(uid=f"{key.uid}-other", name="other")
+    other = AccountKey(uid=f"{key.uid}-other", name="other")
     for made in (key, other):
         await one.save(made, ACCOUNT, None)
     assert {key, other} <= set(await two.keys())
@@ -227,7 +229,9 @@ async def test_every_account_is_listed(replicas: tuple[Store, Store], key: Key) 
     assert other not in found
 
 
-async def test_writes_by_others_are_told_until_one_stops_listening(replicas: tuple[Store, Store], key: Key) -> None:
+async def test_writes_by_others_are_told_until_one_stops_listening(
+    replicas: tuple[Store, Store], key: AccountKey
+) -> None:
     one, two = replicas
     heard: list[Stored | None] = []
     stop = one.subscribe(key.uid, heard.append)
@@ -242,7 +246,9 @@ async def test_writes_by_others_are_told_until_one_stops_listening(replicas: tup
     assert len(heard) == before
 
 
-async def test_two_replicas_race_for_one_account_and_fill_it_exactly(replicas: tuple[Store, Store], key: Key) -> None:
+async def test_two_replicas_race_for_one_account_and_fill_it_exactly(
+    replicas: tuple[Store, Store], key: AccountKey
+) -> None:
     one, two = replicas
     await one.save(key, ACCOUNT, None)
     async with writing(one, key) as first, writing(two, key) as second:
@@ -276,15 +282,15 @@ class Far:
         self.most_refused = 0
         self.delete, self.keys, self.subscribe = store.delete, store.keys, store.subscribe
 
-    async def load(self, key: Key) -> Stored | None:
+    async def load(self, key: AccountKey) -> Stored | None:
         await asyncio.sleep(self._seconds)
         return await self._store.load(key)
 
-    async def take(self, key: Key) -> Stored | None:
+    async def take(self, key: AccountKey) -> Stored | None:
         await asyncio.sleep(self._seconds)
         return await self._store.take(key)
 
-    async def save(self, key: Key, account: Account, version: str | None) -> str:
+    async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         await asyncio.sleep(self._seconds)
         try:
             written = await self._store.save(key, account, version)
@@ -297,7 +303,7 @@ class Far:
 
 
 async def test_a_replica_far_from_the_store_is_not_kept_out_by_one_that_writes_all_the_time(
-    replicas: tuple[Store, Store], key: Key, monkeypatch: pytest.MonkeyPatch
+    replicas: tuple[Store, Store], key: AccountKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contention, "LONGEST_TAKEN", 2.0)  # who took the account writes, however slow the machine is
     for most in ("MAX_RESERVATIONS", "MAX_TEXT"):  # a store in memory takes thousands of reservations in that time
@@ -322,7 +328,9 @@ async def test_a_replica_far_from_the_store_is_not_kept_out_by_one_that_writes_a
     assert near.most_refused <= 3
 
 
-async def test_a_leader_in_one_replica_counts_while_the_other_admits(replicas: tuple[Store, Store], key: Key) -> None:
+async def test_a_leader_in_one_replica_counts_while_the_other_admits(
+    replicas: tuple[Store, Store], key: AccountKey
+) -> None:
     one, two = replicas
     await one.save(key, ACCOUNT, None)
     there: dict[str, int] = {}
@@ -355,7 +363,7 @@ def _counted(account: Account) -> int:
 
 
 async def test_a_replica_that_hears_nothing_denies_nobody_who_would_fit(
-    replicas: tuple[Store, Store], key: Key
+    replicas: tuple[Store, Store], key: AccountKey
 ) -> None:
     one, two = replicas
     await one.save(key, ACCOUNT, None)
@@ -372,7 +380,7 @@ async def test_a_replica_that_hears_nothing_denies_nobody_who_would_fit(
 # The API server's alone ------------------------------------------------------------------------------------------
 
 
-async def test_an_account_full_of_long_names_is_stored(api: ApiServer, key: Key) -> None:
+async def test_an_account_full_of_long_names_is_stored(api: ApiServer, key: AccountKey) -> None:
     async with api_server_store(api) as store:
         amount = {"cpu": 8 * UNIT, "machines": UNIT, "memory": 2**34 * UNIT, "storage": 2**36 * UNIT}
         source = f"{'n' * 40}/{'c' * 20}"
@@ -397,7 +405,7 @@ def long_names(count: int) -> list[str]:
 
 def filled(account: Account, used: Iterable[tuple[str, ResourceList]]) -> Account:
     """With as many of these sources as fit into one object."""
-    encoder = Encoder(Key("u" * 36, "q" * 253), NAMESPACE)
+    encoder = Encoder(AccountKey("u" * 36, "q" * 253), NAMESPACE)
     for source, amounts in used:
         more = msgspec.structs.replace(account, used={**account.used, source: amounts})
         try:
@@ -408,7 +416,7 @@ def filled(account: Account, used: Iterable[tuple[str, ResourceList]]) -> Accoun
     raise AssertionError("there is no end to them")
 
 
-async def test_an_account_with_as_much_as_the_code_allows_is_stored(api: ApiServer, key: Key) -> None:
+async def test_an_account_with_as_much_as_the_code_allows_is_stored(api: ApiServer, key: AccountKey) -> None:
     """Counters of all the names that they can have, claims until it is full, and then sources until no more fit."""
     named = long_names(MAX_COUNTERS)
     limits = dict.fromkeys(named, 10**30 * UNIT)
@@ -442,7 +450,7 @@ async def test_an_account_with_as_much_as_the_code_allows_is_stored(api: ApiServ
         assert (await stored(store, key)).account == full
 
 
-async def test_a_cluster_that_fills_its_share_of_a_ledger_keeps_no_other_out(api: ApiServer, key: Key) -> None:
+async def test_a_cluster_that_fills_its_share_of_a_ledger_keeps_no_other_out(api: ApiServer, key: AccountKey) -> None:
     """It asks as fast as it is answered for Machines that cost nothing, with names as long as there are."""
     async with api_server_store(api) as store, writing(store, key) as writer:
         await store.save(key, ACCOUNT, None)
@@ -459,7 +467,7 @@ async def test_a_cluster_that_fills_its_share_of_a_ledger_keeps_no_other_out(api
         accounts.check((await stored(store, key)).account)
 
 
-async def test_an_account_with_as_many_sources_as_the_code_allows_is_stored(api: ApiServer, key: Key) -> None:
+async def test_an_account_with_as_many_sources_as_the_code_allows_is_stored(api: ApiServer, key: AccountKey) -> None:
     most = {f"cluster-{number}/c": {"cpu": UNIT} for number in range(MAX_SOURCES)}
     full = msgspec.structs.replace(ACCOUNT, used=most)
     async with api_server_store(api) as store:
@@ -469,7 +477,7 @@ async def test_an_account_with_as_many_sources_as_the_code_allows_is_stored(api:
         assert (await stored(store, key)).account == full
 
 
-async def test_an_api_server_does_not_keep_track_of_who_owns_a_ledgers_fields(api: ApiServer, key: Key) -> None:
+async def test_an_api_server_does_not_keep_track_of_who_owns_a_ledgers_fields(api: ApiServer, key: AccountKey) -> None:
     async with api_server_store(api) as store:
         version = await store.save(key, ACCOUNT, None)
         await store.save(key, msgspec.structs.replace(ACCOUNT, sequence=1), version)
@@ -477,7 +485,7 @@ async def test_an_api_server_does_not_keep_track_of_who_owns_a_ledgers_fields(ap
         assert "managedFields" not in json.loads(body)["metadata"]
 
 
-async def test_a_ledger_edited_by_hand_is_named_and_can_be_mended(api: ApiServer, key: Key) -> None:
+async def test_a_ledger_edited_by_hand_is_named_and_can_be_mended(api: ApiServer, key: AccountKey) -> None:
     async with api_server_store(api) as store, writing(store, key) as writer:
         await store.save(key, ACCOUNT, None)
         assert isinstance(await claim(writer, "a"), Admitted)
@@ -490,7 +498,9 @@ async def test_a_ledger_edited_by_hand_is_named_and_can_be_mended(api: ApiServer
         assert isinstance(await claim(writer, "b"), Admitted)
 
 
-async def test_an_api_server_that_hangs_is_unavailable_within_the_webhooks_time(api: ApiServer, key: Key) -> None:
+async def test_an_api_server_that_hangs_is_unavailable_within_the_webhooks_time(
+    api: ApiServer, key: AccountKey
+) -> None:
     async with api_server_store(api) as store, writing(store, key) as writer:
         await store.save(key, ACCOUNT, None)
         assert isinstance(await claim(writer, "before"), Admitted)
@@ -509,7 +519,7 @@ async def test_an_api_server_that_hangs_is_unavailable_within_the_webhooks_time(
 
 
 async def test_killed_in_the_middle_of_a_storm_it_loses_no_admission_that_was_answered(
-    api: ApiServer, key: Key
+    api: ApiServer, key: AccountKey
 ) -> None:
     async with api_server_store(api) as store, writing(store, key) as writer:
         await store.save(key, ACCOUNT, None)

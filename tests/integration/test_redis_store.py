@@ -13,13 +13,13 @@ import pytest
 import pytest_asyncio
 
 from common.quota import account as accounts
-from common.quota.account import Account, Admitted, Grant, Reservation
+from common.quota.account import Account, AccountKey, Admitted, Grant, Reservation, Terms
 from common.quota.quantity import UNIT
 from common.runtime.redis_access import RedisAccess
 from devcluster.redis import RedisServer, Settings
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.redis import RedisStore
-from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError, Terms
+from seed.ledger.store import ConflictError, Stored, StoreUnavailableError
 from seed.ledger.store_generation import Held
 from seed.ledger.writer import AccountWriter
 from tests.integration.redis_servers import SEED, ByHand, Rack, be_patient, rack, store_at
@@ -27,7 +27,7 @@ from tests.unit.fake_api_server import eventually, within
 
 pytestmark = pytest.mark.integration
 
-KEY = Key(uid="6d2b4f0e", name="project-alpha")
+KEY = AccountKey(uid="6d2b4f0e", name="project-alpha")
 ACCOUNT = Account(
     incarnation="life", master="m", epoch=3, sequence=7, granted={"cpu": 10 * UNIT}, used={"ns/c": {"cpu": UNIT}}
 )
@@ -337,7 +337,7 @@ async def test_a_storm_uses_a_bounded_number_of_connections(servers: Rack) -> No
     redis, generation = await servers.server("redis"), ByHand()
     async with store_at(redis.url, generation) as store:
         await generation.begin(store, "generation-1")
-        keys = [Key(uid=f"u{number}", name=f"q{number}") for number in range(200)]
+        keys = [AccountKey(uid=f"u{number}", name=f"q{number}") for number in range(200)]
         await asyncio.gather(*(store.save(key, ACCOUNT, None) for key in keys))
         assert set(await store.keys()) == set(keys)
         clients = (await redis.command("CLIENT", "LIST", "TYPE", "normal")).decode().count("\n")

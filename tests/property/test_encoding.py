@@ -4,9 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.quota.account import Account, Ask, Reservation
+from common.quota.account import Account, AccountKey, Ask, Reservation
 from seed.ledger.encoding import Encoder, decode, parse_reservation, reservation_text
-from seed.ledger.store import Key
 
 names = st.text(max_size=20)
 resource_names = st.sampled_from(["cpu", "memory", "storage", "nvidia.com/gpu"]) | names
@@ -49,7 +48,7 @@ class Body(msgspec.Struct):
 
 @given(st.lists(accounts, min_size=1, max_size=3))
 def test_what_an_encoder_writes_decodes_to_the_same_account(written: list[Account]) -> None:
-    encoder = Encoder(Key(uid="u", name="q"), "seedquota")
+    encoder = Encoder(AccountKey(uid="u", name="q"), "seedquota")
     for account in written:
         body = msgspec.json.decode(encoder.encode(account, "1"), type=Body)
         assert decode(body.account) == account

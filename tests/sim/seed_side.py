@@ -27,7 +27,7 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import Lease, LeaseLost, Term
 from common.kube.controller.reflector import Reflector, moment
 from common.kube.controller.store import Change
-from common.quota.account import Account, StaleEpochError
+from common.quota.account import Account, AccountKey, StaleEpochError
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from seed.accounts.controller import Accounts
@@ -41,7 +41,7 @@ from seed.cache.quotas import QuotaCache
 from seed.kinds.machines.source import Source as RealSource
 from seed.kinds.machines.totals import MachineTotals
 from seed.kinds.registry import OF_PROJECTS
-from seed.ledger.store import Key, Store, Stored, StoreUnavailableError
+from seed.ledger.store import Store, Stored, StoreUnavailableError
 from seed.model import source_key
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
@@ -160,15 +160,15 @@ class LedgerClient:
         self._replica = replica
         self.subscribers: dict[str, Callable[[Stored | None], None]] = {}
 
-    async def load(self, key: Key) -> Stored | None:
+    async def load(self, key: AccountKey) -> Stored | None:
         replica, api = self._replica, self._replica.api
         return await replica.call(f"load {key.name}", lambda: api.load(key))
 
-    async def take(self, key: Key) -> Stored | None:
+    async def take(self, key: AccountKey) -> Stored | None:
         replica, api = self._replica, self._replica.api
         return await replica.call(f"take {key.name}", lambda: api.take(key))
 
-    async def save(self, key: Key, account: Account, version: str | None) -> str:
+    async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         replica, api = self._replica, self._replica.api
 
         leader = replica.led.get(account.epoch, replica.leader)  # it may have waited since an earlier term
@@ -189,11 +189,11 @@ class LedgerClient:
 
         return await replica.call(f"save {key.name}", write)
 
-    async def delete(self, key: Key) -> None:
+    async def delete(self, key: AccountKey) -> None:
         replica, api = self._replica, self._replica.api
         await replica.call(f"delete {key.name}", lambda: api.delete(key))
 
-    async def keys(self) -> list[Key]:
+    async def keys(self) -> list[AccountKey]:
         replica, api = self._replica, self._replica.api
         return await replica.call("list of ledgers", lambda: [api.keys[uid] for uid in api.ledger])
 

@@ -15,10 +15,10 @@ from common.kube.client.meta import Object
 from common.kube.client.meta import ObjectMeta as Meta
 from common.kube.controller.leader_election import LeaseObject
 from common.quota import surge
-from common.quota.account import Account, Grant
+from common.quota.account import Account, AccountKey, Grant
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
-from seed.ledger.store import ConflictError, Key, Stored
+from seed.ledger.store import ConflictError, Stored
 from seed.ledger.store_generation import new_life
 from seed.model.quota import NAMESPACES, OutOfReach, Quota
 from seed.model.source_key import SourceKey
@@ -100,7 +100,7 @@ class Copy(msgspec.Struct, frozen=True):
     by. `released`: the master is about to delete it.
     """
 
-    key: Key
+    key: AccountKey
     copy_uid: str
     subject: str
     limits: ResourceList
@@ -189,7 +189,7 @@ class Seed:
         self.unsure: Unsure = _told
         self.kept = Ledger(self)
         self.ledger: dict[str, Stored] = {}
-        self.keys: dict[str, Key] = {}
+        self.keys: dict[str, AccountKey] = {}
         self.copies: dict[str, tuple[Copy, QuotaObject]] = {}
         self.clusters: dict[str, str] = {}  # user cluster -> project
         self.projects: dict[str, str] = {}  # copies of Projects -> organization
@@ -208,10 +208,10 @@ class Seed:
 
     # The ledger ----------------------------------------------------------------------------------------------------
 
-    def load(self, key: Key) -> Stored | None:
+    def load(self, key: AccountKey) -> Stored | None:
         return self.ledger.get(key.uid)
 
-    def take(self, key: Key) -> Stored | None:
+    def take(self, key: AccountKey) -> Stored | None:
         stored = self.ledger.get(key.uid)
         if stored is None:
             return None
@@ -219,7 +219,7 @@ class Seed:
         taken = self.ledger[key.uid] = Stored(stored.account, str(self.revision))
         return taken
 
-    def save(self, key: Key, account: Account, version: str | None) -> str:
+    def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         present = self.ledger.get(key.uid)
         if (present.version if present else None) != version:
             raise ConflictError(f"{key.name}: written since version {version}")
@@ -231,7 +231,7 @@ class Seed:
         self.tell("ledger", key.uid, stored)
         return stored.version
 
-    def delete(self, key: Key) -> None:
+    def delete(self, key: AccountKey) -> None:
         if self.ledger.pop(key.uid, None) is not None:
             self.tell("ledger", key.uid, None)
 
@@ -315,7 +315,7 @@ class Spec(msgspec.Struct, frozen=True):
     """A quota as the admin wrote it, its surge among the limits (common/quota/surge.py). `noted` is the annotation
     that names the life of its ledger."""
 
-    key: Key
+    key: AccountKey
     subject: str
     limits: ResourceList
     version: int

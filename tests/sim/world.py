@@ -23,12 +23,12 @@ from common.kube.controller.leader_election import (
     LeaseSpec,
 )
 from common.quota import escrow, resources, shares, surge
-from common.quota.account import Account, Grant, Reservation
+from common.quota.account import Account, AccountKey, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
 from seed.admission.refusal import Refusal
 from seed.admission.types import Request
-from seed.ledger.store import Key, Stored
+from seed.ledger.store import Stored
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from tests.sim import faults, product, servers
@@ -154,7 +154,7 @@ class World:
                 self.master.write_project(project, self._organization(project))
 
     def _make_quota(self, name: str, subject: str, limits: ResourceList) -> None:
-        spec = Spec(Key(f"{name}.{self.token()}", name), subject, limits, len(self.master.events) + 1)
+        spec = Spec(AccountKey(f"{name}.{self.token()}", name), subject, limits, len(self.master.events) + 1)
         self.truth.quota(spec.key.uid, limits)
         self.master.write_quota(spec)
 

@@ -25,6 +25,7 @@ from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
 from seed.kinds.registry import OF_PROJECTS
+from seed.model.quota import Quota, parse_quota
 from seed.registration.token import seal
 from seed.sizing.sizer import Sizing
 from tests.memory_store import MemoryStore
@@ -41,6 +42,23 @@ def amounts(text: str) -> dict[str, str]:
 
 def nanos(text: str) -> dict[str, int]:
     return resources.parse(amounts(text))
+
+
+def quota_copy(name: str, *, limits: str, surge: str = "", usage: str = "", draining: bool = False) -> Quota:
+    """As it comes to a seed."""
+    body = {
+        "metadata": {"name": name, "uid": f"{name}-copy", "labels": {UID_LABEL: f"{name}-uid"}},
+        "spec": {
+            "subject": {"kind": "project", "name": PROJECT},
+            "quota": amounts(limits),
+            "surge": amounts(surge),
+            "enforcement": "deny",
+        },
+        "status": {"globalUsage": amounts(usage), "grant": {"draining": draining}},
+    }
+    quota = parse_quota(msgspec.convert(body, ResourceQuota), in_cluster=False)
+    assert quota is not None
+    return quota
 
 
 def sizing(transport: Transport | None = None) -> Sizing:

@@ -19,7 +19,7 @@ from common.kube.client.resource import Resource
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from seed.accounts.registry import AccountRegistry
-from seed.accounts.snapshot import QuotaSnapshot, snapshot
+from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission import denial
 from seed.admission import fits as fits_asked
 from seed.admission.local_copies import named_in
@@ -162,7 +162,7 @@ class ScaleWebhook(Webhook[RawRequest]):
                     return None
                 machine = await self._machine_of(caller, change[0])
                 size = (await self._sizing.size(cluster, machine, deadline)).footprint
-                for quota in seen:
+                for quota in (each.quota for each in seen):
                     if quota.enforced:
                         size.require(self._quota_cache.catalogue.from_objects(quota.limits))
         except TimeoutError:
@@ -224,7 +224,7 @@ class ScaleWebhook(Webhook[RawRequest]):
         handle = self._registry.get(quota)
         if handle is None or handle.writer.account is None:
             raise _Undecided(f"this seed has not opened its account of quota {quota.name} yet")
-        return snapshot(quota, handle.writer.account, handle.use)
+        return handle.snapshot(quota)
 
 
 def _refused(question: _Question, refusals: Sequence[Refusal], decision: str, *, dry_run: bool) -> Verdict:
@@ -242,7 +242,7 @@ def _refused(question: _Question, refusals: Sequence[Refusal], decision: str, *,
             dry_run=dry_run,
             deadline=0,
         ),
-        attempts=[Attempt(snapshot=seen, refusal=by_quota.get(seen.quota)) for seen in question.seen],
+        attempts=[Attempt(snapshot=seen, refusal=by_quota.get(seen.quota.name)) for seen in question.seen],
     )
 
 

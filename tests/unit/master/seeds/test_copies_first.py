@@ -12,7 +12,7 @@ from common.api.types import ResourceQuota, ResourceQuotaStatus, Seed, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change, Store
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from common.runtime.burst import MANY, PAUSE, BurstDetector
 from master.cache.informers import Caches
 from master.cache.objects import QuotaCopy, Summary
@@ -20,7 +20,6 @@ from master.seeds.registry import Seeds
 from master.seeds.status_publisher import ECHO, Publisher, Shown
 from seed.accounts.controller import Accounts
 from seed.accounts.open_limiter import AT_ONCE
-from seed.ledger.store import Key
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, seed_world
 
 
@@ -156,7 +155,7 @@ async def test_while_many_quotas_are_edited_no_account_is_opened_that_nobody_can
         leading = Leading(world)
         edited = [f"q-{number}" for number in range(MANY)]
         for name in edited:
-            leading.accounts._keys[name] = Key(uid=f"{name}-uid", name=name)  # it has an account
+            leading.accounts._keys[name] = AccountKey(uid=f"{name}-uid", name=name)  # it has an account
             leading.come(name, name, "cpu=1")
         leading.come("before", "p")
         assert await leading.account("before") is not None

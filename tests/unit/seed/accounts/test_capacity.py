@@ -7,9 +7,9 @@ import pytest
 
 from common.api.types import WireIdle
 from common.quota import account as accounts
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from seed.accounts.capacity import FRESH, Answer, CapacityRequester
-from seed.ledger.store import Key, StoreUnavailableError
+from seed.ledger.store import StoreUnavailableError
 from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
@@ -102,7 +102,7 @@ class Held(MemoryStore):
         self.free.set()
         self.waiting = False
 
-    async def save(self, key: Key, account: Account, version: str | None) -> str:
+    async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         self.waiting = not self.free.is_set()
         await self.free.wait()
         return await super().save(key, account, version)
@@ -224,7 +224,7 @@ async def test_an_answer_that_no_other_can_better_is_final_capacity_out_of_reach
 class Broken(MemoryStore):
     broken = False
 
-    async def save(self, key: Key, *args: object) -> str:
+    async def save(self, key: AccountKey, *args: object) -> str:
         if self.broken:
             raise StoreUnavailableError("the ledger is away")
         return await super().save(key, *args)  # type: ignore[arg-type]

@@ -12,14 +12,13 @@ from common.api.labels import UID_LABEL
 from common.api.types import ResourceQuota
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound, Unavailable
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from seed.accounts import controller
 from seed.accounts.controller import Accounts
-from seed.ledger.store import Key
 from tests.unit.seed_world import PROJECT, SeedWorld, seed_world
 
 NAME = "project-alpha"
-KEY = Key(uid="quota-uid", name=NAME)
+KEY = AccountKey(uid="quota-uid", name=NAME)
 
 
 def copy(uid: str) -> ResourceQuota:

@@ -12,10 +12,10 @@ from common.api.types import QuotaSettings, SeedCopy, WireIdle
 from common.kube.client.errors import ApiError, Forbidden, Unavailable
 from common.quota import account as accounts
 from common.quota import fencing, reservations
-from common.quota.account import Ask, Reservation
+from common.quota.account import AccountKey, Ask, Reservation
 from seed.accounts import capacity
 from seed.admission.types import Replaceable, Request, Verdict
-from seed.ledger.store import Key, Stored, StoreUnavailableError
+from seed.ledger.store import Stored, StoreUnavailableError
 from seed.model.consumer import Consumer
 from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import eventually, within
@@ -463,7 +463,7 @@ class Slow(MemoryStore):
     hangs = False
     broken = False
 
-    async def save(self, key: Key, *args: object) -> str:
+    async def save(self, key: AccountKey, *args: object) -> str:
         if self.broken:
             raise StoreUnavailableError("the ledger is away")
         if self.hangs and key.name == "project-alpha":

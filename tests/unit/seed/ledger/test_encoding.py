@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from common.quota import shares
-from common.quota.account import MAX_RESERVATIONS, Account, Ask, Reservation
+from common.quota.account import MAX_RESERVATIONS, Account, AccountKey, Ask, Reservation
 from common.quota.names import MAX_COUNTERS
 from common.quota.quantity import UNIT
 from seed.ledger.encoding import (
@@ -20,9 +20,8 @@ from seed.ledger.encoding import (
     parse_reservation,
     reservation_text,
 )
-from seed.ledger.store import Key
 
-KEY = Key(uid="6d2b4f0e-55a3-4f3e-9a42-9b1f3a2c7d10", name="project-alpha")
+KEY = AccountKey(uid="6d2b4f0e-55a3-4f3e-9a42-9b1f3a2c7d10", name="project-alpha")
 GIB = 2**30 * UNIT
 WELL_UNDER_ETCDS_LIMIT = 2**20  # which is 1.5 MiB
 

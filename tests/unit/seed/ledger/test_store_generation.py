@@ -10,16 +10,16 @@ import msgspec
 import pytest
 
 from common.kube.client.api_client import Cluster
-from common.quota.account import Account
+from common.quota.account import Account, AccountKey
 from seed.ledger import store_generation as module
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.store import ConflictError, Key, Stored, StoreUnavailableError
+from seed.ledger.store import ConflictError, Stored, StoreUnavailableError
 from seed.ledger.store_generation import API_SERVER, REDIS, Held, InForce, StoreGeneration, fence_all
 from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import FakeApiServer, fake_api_server, status
 
 D = 12.0  # the lease's duration
-KEY = Key(uid="u", name="q")
+KEY = AccountKey(uid="u", name="q")
 ACCOUNT = Account(incarnation="life", master="m", sequence=4, granted={"cpu": 5}, used={"c": {"cpu": 1}})
 
 
@@ -305,7 +305,7 @@ async def test_nothing_is_written_or_read_out_of_force_nor_answered_when_that_en
     one = Replica(cluster, API_SERVER, clock, leads=False)
 
     class Slow(MemoryStore):
-        async def save(self, key: Key, account: Account, version: str | None) -> str:
+        async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
             clock.now += D
             return await super().save(key, account, version)
 
@@ -329,7 +329,7 @@ async def test_fencing_begins_a_new_life_of_every_account_whoever_writes_meanwhi
     class Contended(MemoryStore):
         conflicts = 3
 
-        async def save(self, key: Key, account: Account, version: str | None) -> str:
+        async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
             if version is not None and self.conflicts:
                 self.conflicts -= 1
                 found = await self.load(key)
@@ -339,14 +339,14 @@ async def test_fencing_begins_a_new_life_of_every_account_whoever_writes_meanwhi
                 raise ConflictError
             return await super().save(key, account, version)
 
-        async def load(self, key: Key) -> Stored | None:
+        async def load(self, key: AccountKey) -> Stored | None:
             if key.name == "broken":
                 raise MalformedLedgerError("edited by hand")
             return await super().load(key)
 
     store = Contended()
     for name in ("a", "b", "broken"):
-        await store.save(Key(uid=name, name=name), ACCOUNT, None)
+        await store.save(AccountKey(uid=name, name=name), ACCOUNT, None)
     await fence_all(store)
     assert {key.name for key in await store.keys()} == {"a", "b"}
     lives = set()

@@ -12,17 +12,28 @@ import pytest
 
 from common.quota import account as accounts
 from common.quota import reservations, shares
-from common.quota.account import Account, Admitted, Fenced, Full, Grant, OverShare, Reservation, Short
+from common.quota.account import (
+    Account,
+    AccountKey,
+    Admitted,
+    Fenced,
+    Full,
+    Grant,
+    OverShare,
+    Reservation,
+    Short,
+    Terms,
+)
 from common.quota.shares import Load
 from seed.ledger import batcher, contention, writer
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
-from seed.ledger.store import ConflictError, Key, NoAccountError, Stored, StoreUnavailableError, Terms
+from seed.ledger.store import ConflictError, NoAccountError, Stored, StoreUnavailableError
 from seed.ledger.writer import AccountWriter, BusyError
 from tests.memory_store import MemoryStore
 from tests.unit.claims import reserve
 from tests.unit.fake_api_server import eventually, within
 
-KEY = Key(uid="uid", name="project-alpha")
+KEY = AccountKey(uid="uid", name="project-alpha")
 GRANT = Grant(incarnation="m", account="life")
 
 
@@ -59,15 +70,15 @@ class ScriptedStore(MemoryStore):
         self.seconds = 0.0
         self.silent = False
 
-    async def load(self, key: Key) -> Stored | None:
+    async def load(self, key: AccountKey) -> Stored | None:
         self.loads += 1
         return await super().load(key)
 
-    async def take(self, key: Key) -> Stored | None:
+    async def take(self, key: AccountKey) -> Stored | None:
         self.takes += 1
         return await super().take(key)
 
-    async def save(self, key: Key, account: Account, version: str | None) -> str:
+    async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
         self.saves += 1
         await asyncio.sleep(self.seconds)
         await self.open.wait()
@@ -570,7 +581,7 @@ async def test_an_unforeseen_error_of_the_store_fails_one_batch_only(caplog: pyt
 async def test_a_malformed_ledger_fails_requests_until_it_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(account()) as ledger:
 
-        async def malformed(_key: Key) -> Stored | None:
+        async def malformed(_key: AccountKey) -> Stored | None:
             raise MalformedLedgerError("there is no account in it")
 
         monkeypatch.setattr(ledger.store, "load", malformed)
@@ -636,7 +647,7 @@ async def test_a_later_write_of_another_heard_before_our_own_is_confirmed_stays_
 
         save = ledger.store.save
 
-        async def overtaken(key: Key, written: Account, version: str | None) -> str:
+        async def overtaken(key: AccountKey, written: Account, version: str | None) -> str:
             ours = await save(key, written, version)
             await ledger.store.by_another(lambda present: accounts.claim_epoch(present, 9))
             return ours
@@ -670,7 +681,7 @@ async def test_what_is_heard_while_the_ledger_is_read_is_no_restored_backup(capl
         await ledger.claim("a")
         load = ledger.store.load
 
-        async def overtaken(key: Key) -> Stored | None:
+        async def overtaken(key: AccountKey) -> Stored | None:
             found = await load(key)
             ledger.store.load = load  # type: ignore[method-assign]
             ledger.store.silent = False
@@ -699,7 +710,7 @@ async def test_an_update_that_was_given_up_takes_nothing_from_the_next_try_throu
         await ledger.claim("other")
         load, reachable = ledger.store.load, asyncio.Event()
 
-        async def slow(key: Key) -> Stored | None:
+        async def slow(key: AccountKey) -> Stored | None:
             await reachable.wait()
             return await load(key)
 
@@ -793,7 +804,7 @@ async def test_two_replicas_that_write_as_fast_as_they_can_take_turns() -> None:
 
 async def test_what_makes_the_account_too_large_is_refused_and_what_comes_with_it_is_not() -> None:
     class Small(ScriptedStore):
-        async def save(self, key: Key, account: Account, version: str | None) -> str:
+        async def save(self, key: AccountKey, account: Account, version: str | None) -> str:
             if len(account.used) > 2:
                 raise TooLargeError("too much")
             return await super().save(key, account, version)

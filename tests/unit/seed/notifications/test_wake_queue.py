@@ -6,7 +6,7 @@ from common.kube.controller.events import Regarding
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.types import Attempt
 from seed.notifications.wake_queue import REWAKE, SETTLE, UNSEEN, Room, Waiter, Waiting, room
-from tests.unit.seed_world import nanos
+from tests.unit.seed_world import nanos, quota_copy
 
 LIMIT = "cpu=10"
 
@@ -21,22 +21,8 @@ def snapshot(
     opened: bool = True,
     draining: bool = False,
 ) -> QuotaSnapshot:
-    extra = nanos(surge)
-    return QuotaSnapshot(
-        quota="q",
-        limits=nanos(limits),
-        surge=extra,
-        ceilings={**nanos(limits), **{f"surge.{name}": amount for name, amount in extra.items()}},
-        enforced=True,
-        global_usage=nanos(everywhere),
-        global_reserved={},
-        learning=False,
-        draining=draining,
-        out_of_reach=(),
-        open=opened,
-        granted=nanos(held),
-        use=nanos(here),
-    )
+    quota = quota_copy("q", limits=limits, surge=surge, usage=everywhere, draining=draining)
+    return QuotaSnapshot(quota=quota, open=opened, granted=nanos(held), use=nanos(here))
 
 
 class World:

@@ -14,7 +14,7 @@ import pytest
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound, TooManyRequests, Unavailable
 from common.kube.client.resource import Resource
-from seed.ledger.store import Key
+from common.quota.account import AccountKey
 from seed.model.consumer import Consumer
 from seed.projections import cluster_copies, copies
 from seed.projections.cluster_copies import ClusterCopies
@@ -183,7 +183,7 @@ async def test_what_was_never_known_to_be_current_has_no_time(world: World) -> N
 
 async def test_beside_the_quotas_that_there_are_nothing_is_left(world: World) -> None:
     """Also nothing that an earlier leader, or an earlier seed of this cluster, has written."""
-    other = quota(key=Key(uid="other-uid", name="org-acme"))
+    other = quota(key=AccountKey(uid="other-uid", name="org-acme"))
     world.known = [known(), known(other)]
     async with running(world.copies):
         await eventually(lambda: len(world.cluster.quotas) == 2)
@@ -202,7 +202,7 @@ async def test_beside_the_quotas_that_there_are_nothing_is_left(world: World) ->
 
 
 async def test_of_very_many_quotas_some_are_written(world: World) -> None:
-    world.known = [known(quota(key=Key(uid=f"u{n}", name=f"q{n:03}"))) for n in range(200)]
+    world.known = [known(quota(key=AccountKey(uid=f"u{n}", name=f"q{n:03}"))) for n in range(200)]
     async with running(world.copies):
         await eventually(lambda: world.copies.written)
     assert len(world.cluster.quotas) == cluster_copies.MAX_COPIES

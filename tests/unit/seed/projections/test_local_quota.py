@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.quota import resources
-from common.quota.account import Account, Grant, Reservation
-from seed.ledger.store import Key
+from common.quota.account import Account, AccountKey, Grant, Reservation
 from seed.model.quota import Quota
 from seed.projections.definition import DEFINITIONS, ROLE
 from seed.projections.local_quota import MASTER_SILENT, Known, LocalQuota, desired, manifest
@@ -27,7 +26,7 @@ NOW = "2026-11-20T10:00:03Z"
 
 def quota(limits: str = "cpu=64,memory=256Gi", usage: str = "cpu=60,memory=232Gi", **fields: Any) -> Quota:
     defaults: dict[str, Any] = {
-        "key": Key(uid="quota-uid", name="project-alpha"),
+        "key": AccountKey(uid="quota-uid", name="project-alpha"),
         "copy_uid": "copy-uid",
         "kind": "project",
         "subject": "alpha",
@@ -188,7 +187,7 @@ def test_the_quota_of_an_allocation_is_shown_as_the_allocation(
     name: str, promises: bool, kind: str, shown: str
 ) -> None:
     """No other quota is, whatever its name is: two of them would be written into one object."""
-    of = quota("pods=50", "pods=30", kind="namespaces", key=Key(uid="u", name=name), promises=promises)
+    of = quota("pods=50", "pods=30", kind="namespaces", key=AccountKey(uid="u", name=name), promises=promises)
     local = desired(Known(quota=of, account=account("", ""), source=HERE, followed=True, master_silent=0.0))
     assert local.resource.kind == kind
     assert manifest(local, "web", "")["metadata"] == {
