@@ -56,7 +56,8 @@ _DECISION = "01JD3Y6K"
 _NOT_DECIDED = {"TooManyRequests", ALREADY_EXISTS, "CanaryDenied"}  # by a quota: such a message names no decision
 _QUOTA = "project-alpha"
 _WHY_FILES = (
-    "seed/admission/admitter.py",
+    "seed/admission/limits.py",
+    "seed/admission/quota_claim.py",
     "seed/kinds/*/admission.py",
     "seed/kinds/*/*webhook.py",
     "seed/webhooks/*.py",

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FRESH = 0.5  # seconds for which an answer may refuse others
 
 
-class Answer(msgspec.Struct, frozen=True):
+class MasterAnswer(msgspec.Struct, frozen=True):
     """Global use as the master knew it when it answered, and the most that we used ourselves since we asked: that much
     of it may be our own.
 
@@ -51,14 +51,14 @@ class CapacityRequester:
         self._quota = quota
         self._clock = clock
         self._needs: list[ResourceList] = []
-        self._waiters: list[asyncio.Future[Answer]] = []
-        self._asked: list[asyncio.Future[Answer]] = []
+        self._waiters: list[asyncio.Future[MasterAnswer]] = []
+        self._asked: list[asyncio.Future[MasterAnswer]] = []
         self._number = 0
         self._asking: asyncio.Task[None] | None = None
-        self._answer: Answer | None = None
+        self._answer: MasterAnswer | None = None
         self._most: ResourceList = {}  # that was used here since the last ask was decided that may still be answered
 
-    def refuses(self, need: ResourceList) -> Answer | None:
+    def refuses(self, need: ResourceList) -> MasterAnswer | None:
         """The fresh answer by which `need` fits nowhere, if there is one."""
         answer, quota = self._answer, self._quota()
         if answer is None or quota is None or self._clock() - answer.at > FRESH:
@@ -70,10 +70,10 @@ class CapacityRequester:
             return None  # ... or elsewhere: the master knows already
         return answer if resources.over_limit(need, answer.used, quota.ceilings) else None
 
-    async def wait(self, need: ResourceList, timeout: float) -> Answer:
+    async def wait(self, need: ResourceList, timeout: float) -> MasterAnswer:
         """The master's answer to an ask that includes `need`. Raises TimeoutError,
         StoreUnavailableError, MalformedLedgerError, NoAccountError."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[MasterAnswer] = asyncio.get_running_loop().create_future()
         self._needs.append(need)
         self._waiters.append(future)
         self._ask_if_due()
@@ -93,7 +93,7 @@ class CapacityRequester:
         account = self._writer.account
         if account is not None and quota.grant.account != account.incarnation:
             return
-        answer = Answer(
+        answer = MasterAnswer(
             used=quota.global_usage,
             reserved=quota.global_reserved,
             own=resources.maximum(self._most, self._own()),

@@ -39,6 +39,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     it, `need` is the most that one of them counts, and `reservation` serves none. None: `reservation` serves every
     quota of the consumer.
 
+    `objects`: what is being created, as a refusal names it.
+
     `asks_fits`: a dry run that every quota answers, also after one that refuses for certain.
     """
 
@@ -49,14 +51,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     deadline: float  # on the event loop's clock
     shares: Mapping[str, Reservation] | None = None
+    objects: str = "machines"
     asks_fits: bool = False
 
-    def of(self, quota: str) -> Request:
-        """What it asks of that quota."""
-        if self.shares is None:
-            return self
-        reservation = self.shares[quota]
-        return msgspec.structs.replace(self, need=reservation.amount, reservation=reservation)
+    def of(self, quota: str, decision: str) -> Request:
+        """What it asks of that quota, on that decision."""
+        reservation = self.reservation if self.shares is None else self.shares[quota]
+        need = self.need if self.shares is None else reservation.amount
+        reservation = msgspec.structs.replace(reservation, request=decision)
+        return msgspec.structs.replace(self, need=need, reservation=reservation)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,6 +81,12 @@ class QuotaCache:
     def quota(self, name: str) -> Quota | None:
         return self._quotas.get(name)
 
+    def latest(self, quota: Quota) -> Quota:
+        """As it is by now: while a request waits for a read or a write, limits may change. Another quota of the same
+        name is not it."""
+        known = self._quotas.get(quota.name)
+        return known if known is not None and known.key == quota.key else quota
+
     def all_quotas(self) -> Iterable[Quota]:
         return self._quotas.values()
 

@@ -38,12 +38,13 @@ from master.quotas.controller import Quotas
 from master.quotas.state import QuotaState
 from seed.accounts import capacity, plan, reservation_gc
 from seed.accounts.account_write import write
-from seed.accounts.capacity import Answer, CapacityRequester
+from seed.accounts.capacity import CapacityRequester, MasterAnswer
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
 from seed.accounts.source_removal import SourceRemoval, forgetting
 from seed.admission import denial
 from seed.admission.admitter import Admission
+from seed.admission.quota_claim import QuotaClaim
 from seed.cache.quotas import QuotaCache
 from seed.kinds.machines.totals import MachineTotals
 from seed.ledger import decision
@@ -451,24 +452,22 @@ def a_refusal_of_more(quota: str, need: Any, used: Any, limits: Any, being_creat
     return _exceeded(quota, resources.add(need, need), used, limits, being_created, **options)
 
 
-async def in_place_of_nothing(
-    self: Admission, handle: Any, quota: Any, request: Any, decision_: str, refused: Any, replaceable: Any
-) -> Any:
+async def in_place_of_nothing(self: QuotaClaim, handle: Any, refused: Any, replaceable: Any) -> Any:
     async def nothing(anew: bool) -> list[str]:
-        return [f"{uid}-{request.uid}" for uid in await replaceable(anew)]
+        return [f"{uid}-{self._request.uid}" for uid in await replaceable(anew)]
 
-    return await _lend(self, handle, quota, request, decision_, refused, nothing)
+    return await _lend(self, handle, refused, nothing)
 
 
-async def lent_unconfirmed(self: Admission, handle_: Any, quota_: Any, uid_: str, lent: Any, _replaceable: Any) -> Any:
+async def lent_unconfirmed(self: QuotaClaim, handle_: Any, lent: Any, _replaceable: Any) -> Any:
     return lent
 
 
-async def what_is_free_here_alone(self: CapacityRequester, need: Any, _timeout: float) -> Answer:
+async def what_is_free_here_alone(self: CapacityRequester, need: Any, _timeout: float) -> MasterAnswer:
     """As if nobody else had anything to spare."""
     quota = self._quota()
     limits = quota.ceilings if quota is not None else {}
-    self._answer = Answer(used=limits, reserved={}, own=self._own(), final=True, at=self._clock())
+    self._answer = MasterAnswer(used=limits, reserved={}, own=self._own(), final=True, at=self._clock())
     return self._answer
 
 
@@ -607,7 +606,7 @@ def master_writes_blindly(self: servers.Master, uid: str, ledger: MasterLedger, 
 
 _persist = Quotas._persist
 _count = accounts.count
-_lend = Admission._lend
+_lend = QuotaClaim._lend
 _really_reopen = fencing.reopen
 _belongs = SourceRemoval._belongs
 _may_count = Accounts.may_count
@@ -865,7 +864,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what was lent is not confirmed",
-        ((Admission, "_confirm", lent_unconfirmed),),
+        ((QuotaClaim, "_confirm", lent_unconfirmed),),
         ("nothing", "rollouts"),
         200,
         scenes.a_rollout_whose_older_goes_while_it_waits,
@@ -884,7 +883,7 @@ ALL: tuple[Mutant, ...] = (
         400,
         scenes.a_surge_withdrawn,
     ),
-    Mutant("what replaces nothing is lent to", ((Admission, "_lend", in_place_of_nothing),), ("rollouts",)),
+    Mutant("what replaces nothing is lent to", ((QuotaClaim, "_lend", in_place_of_nothing),), ("rollouts",)),
     Mutant("two replace the same one", ((reservations, "_is_taken", lambda *_a: False),), ("rollouts",)),
     Mutant(
         "what was lent before a loss is use like any other",

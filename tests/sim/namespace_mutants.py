@@ -10,6 +10,7 @@ from typing import Any
 from common.quota.resources import ResourceList
 from seed.accounts.controller import Accounts
 from seed.admission.admitter import Admission
+from seed.admission.quota_claim import QuotaClaim
 from seed.kinds.namespaces import admission, same_write
 from seed.kinds.namespaces import cache as namespace_cache
 from seed.kinds.namespaces.admission import NamespacedAdmission
@@ -175,7 +176,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "in a namespace, two quotas without cancel",
-        ((Admission, "_cancel", no_cancel), (Admission, "_seems_full", lambda *_a: False)),
+        ((Admission, "_cancel", no_cancel), (QuotaClaim, "seems_full", lambda _claim: False)),
         ("nothing", "two_quotas", *FOCUS),
         BUDGET,
     ),

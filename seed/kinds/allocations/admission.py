@@ -68,6 +68,7 @@ class AllocationAdmission:
             ),
             dry_run=dry_run,
             deadline=deadline,
+            objects="allocations",
         )
 
     def _undecided(self, new: Allocation, need: ResourceList) -> Verdict | None:

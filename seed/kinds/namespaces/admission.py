@@ -79,6 +79,7 @@ class _Parts(Generic[ObjectT]):
             dry_run=dry_run,
             deadline=deadline,
             shares=self.shares,
+            objects="objects",
             asks_fits=asks_fits,
         )
 

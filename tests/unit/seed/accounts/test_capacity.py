@@ -8,7 +8,7 @@ import pytest
 from common.api.types import WireIdle
 from common.quota import account as accounts
 from common.quota.account import Account, AccountKey
-from seed.accounts.capacity import FRESH, Answer, CapacityRequester
+from seed.accounts.capacity import FRESH, CapacityRequester, MasterAnswer
 from seed.ledger.store import StoreUnavailableError
 from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import eventually
@@ -90,7 +90,7 @@ async def test_an_unanswered_ask_whose_waiters_gave_up_is_asked_again() -> None:
         waiting = asyncio.create_task(requester.wait(nanos("cpu=3"), 5))
         await world.asked(number=2)
         answer(world, requester, 2, usage="cpu=1")
-        assert isinstance(await waiting, Answer)
+        assert isinstance(await waiting, MasterAnswer)
 
 
 class Held(MemoryStore):
@@ -123,7 +123,7 @@ async def test_an_ask_whose_waiters_gave_up_while_it_was_written_delays_who_came
         store.free.set()
         await world.asked(number=2)
         answer(world, requester, 2, usage="cpu=1")
-        assert isinstance(await waiting, Answer)
+        assert isinstance(await waiting, MasterAnswer)
 
 
 async def test_a_fresh_answer_refuses_without_asking_again() -> None:

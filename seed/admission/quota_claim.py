@@ -1,0 +1,223 @@
+"""One request at one quota: a reservation in its account, or why there is none (docs/protocol.md section 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from common.kube.client.errors import ApiError, Forbidden
+from common.quota import reservations, resources, surge
+from common.quota.account import (
+    Account,
+    Admitted,
+    Fenced,
+    Full,
+    HeldBack,
+    Occupied,
+    OverShare,
+    ReplacementConflict,
+    Short,
+)
+from seed.accounts.capacity import MasterAnswer
+from seed.accounts.registry import AccountHandle, AccountRegistry
+from seed.accounts.reservation_gc import MOST_UNSEEN
+from seed.admission import denial, limits
+from seed.admission.refusal import Refusal
+from seed.admission.types import Attempt, Replaceable, Request
+from seed.cache.quotas import QuotaCache
+from seed.ledger.encoding import MalformedLedgerError
+from seed.ledger.store import NoAccountError, StoreUnavailableError
+from seed.ledger.writer import BusyError
+from seed.model.quota import Quota
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.05  # seconds before asking again when an answer brought nothing
+MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
+
+NotNow = Fenced | Full | OverShare | HeldBack | ReplacementConflict | Occupied  # and more capacity does not help
+
+
+class QuotaClaim:
+    """In this order: whether there is any hope, `make`, and `undo` where another quota refuses."""
+
+    def __init__(
+        self,
+        quota_cache: QuotaCache,
+        registry: AccountRegistry,
+        quota: Quota,
+        request: Request,
+        replaceable: Replaceable | None,
+    ) -> None:
+        """`request`: what is asked of this quota."""
+        self._quota_cache = quota_cache
+        self._registry = registry
+        self.quota = quota
+        self._request = request
+        self._replaceable = replaceable
+
+    def never_fits(self) -> Attempt | None:
+        """Refused before anything is reserved."""
+        seen = self._registry.snapshot(self.quota)
+        refusal = limits.never_fits(seen, self._request)
+        return Attempt(snapshot=seen, refusal=refusal) if refusal is not None else None
+
+    def seems_full(self) -> bool:
+        """By what is known here. It may have room by now, and nobody is refused from memory."""
+        handle = self._registry.get(self.quota)
+        if handle is None or not self.quota.enforced:
+            return False
+        return _hopeless(handle, self.quota, self._request) is not None
+
+    async def make(self) -> Attempt:
+        quota, handle = self.quota, self._registry.get(self.quota)
+        if handle is None:
+            why = "this seed has not opened its account yet"
+            return Attempt(snapshot=self._registry.snapshot(quota), refusal=denial.not_open(quota, why))
+        refusal: Refusal | None = None
+        try:
+            attempt = await self._reserve(handle, self._request)
+            full = attempt.refusal is not None and attempt.refusal.code == 403
+            if full and quota.enforced and quota.surge and self._replaceable is not None:
+                attempt = await self._lend(handle, attempt, self._replaceable)
+        except (BusyError, NoAccountError) as error:
+            refusal = denial.not_open(quota, str(error))
+        except Forbidden as error:
+            facts = {"quota": quota.name, "cluster": self._request.reservation.source, "error": str(error)}
+            log.warning("rollouts cannot be read", extra=facts)
+        except ApiError as error:
+            why = f"whether the machine is of a rollout cannot be read: {error}"
+            refusal = denial.unavailable(quota.name, why)
+        except (TimeoutError, StoreUnavailableError, MalformedLedgerError):
+            refusal = denial.unavailable(quota.name, "the ledger does not answer")
+        if refusal is not None:
+            attempt = Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
+        if attempt.refusal is None or quota.enforced:
+            return attempt
+        seen = handle.snapshot(quota)
+        return Attempt(snapshot=seen, warnings=limits.warned(seen, self._request))
+
+    async def _reserve(self, handle: AccountHandle, request: Request) -> Attempt:
+        """In what is held here. If that is too little, the master is asked for more until the deadline."""
+        quota, clock = self.quota, asyncio.get_running_loop().time
+        answer: MasterAnswer | None = None
+        while True:
+            waited = answer is not None
+            if request.dry_run:
+                outcome = handle.writer.preview(request.uid, request.reservation)
+            else:
+                outcome = await handle.writer.claim(request.uid, request.reservation, request.deadline)
+            if isinstance(outcome, Admitted):
+                seen, admitted = handle.snapshot(quota), None if request.dry_run else outcome
+                warnings = limits.little_left(seen, request)
+                return Attempt(snapshot=seen, warnings=warnings, admitted=admitted, waited=waited)
+            if not isinstance(outcome, Short):
+                refusal = _not_now(outcome, self._quota_cache.latest(quota))
+                return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
+            quota = self._quota_cache.latest(quota)
+            hopeless = _hopeless(handle, quota, request)
+            if hopeless is not None:
+                return Attempt(snapshot=handle.snapshot(quota), refusal=hopeless, waited=waited)
+            if request.dry_run:
+                seen = handle.snapshot(quota)
+                return Attempt(snapshot=seen, refusal=limits.full_everywhere(seen, request))
+            left = request.deadline - clock()
+            if left <= 0 or not quota.enforced or (answer is not None and answer.final):
+                break
+            if answer is not None:
+                await asyncio.sleep(min(PAUSE, left))
+            try:
+                answer = await handle.requester.wait(request.need, request.deadline - clock())
+            except TimeoutError:
+                answer = None
+                break
+        quota = self._quota_cache.latest(quota)
+        refusal = limits.out_of_time(quota, answered=answer is not None)
+        return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=True)
+
+    async def _lend(self, handle: AccountHandle, refused: Attempt, replaceable: Replaceable) -> Attempt:
+        """What a rollout makes at a full quota is admitted on surge, in place of one that will go: see
+        common/quota/surge_loans.py."""
+        request = self._request
+        need = surge.lent(request.need, self.quota.surge)
+        older = await replaceable(False)
+        for replaced in older[:MAX_PLACES]:
+            reservation = msgspec.structs.replace(request.reservation, amount=need, replaces=replaced)
+            lent = msgspec.structs.replace(request, need=need, reservation=reservation)
+            attempt = await self._reserve(handle, lent)
+            if attempt.refusal is None:
+                return await self._confirm(handle, attempt, replaceable)
+            if attempt.refusal.code != 409:
+                break
+        else:
+            return refused
+        assert refused.refusal is not None, "it is lent to who was refused"
+        return msgspec.structs.replace(attempt, refusal=denial.beyond_surge(refused.refusal, attempt.refusal))
+
+    async def _confirm(self, handle: AccountHandle, lent: Attempt, replaceable: Replaceable) -> Attempt:
+        """Rule 4.9: a loan has the place of its older Machine only if no count before it saw that one gone, and it may
+        have waited long for the surge. An older one that is there after the loan was written was there before."""
+        admitted = lent.admitted
+        if admitted is None:
+            return lent
+        there: Sequence[str] = ()
+        try:
+            there = await replaceable(True)
+        finally:
+            if admitted.after.replaces not in there:
+                self._undo(handle, admitted).add_done_callback(ignore)
+        if admitted.after.replaces in there:
+            return lent
+        why = "the machine that this one replaces is gone already, or their rollout has changed"
+        refusal = denial.unavailable(self.quota.name, why)
+        return Attempt(snapshot=handle.snapshot(self.quota), refusal=refusal, waited=lent.waited)
+
+    def undo(self, admitted: Admitted) -> asyncio.Future[None] | None:
+        """None where the account is not here any more."""
+        handle = self._registry.get(self.quota)
+        return self._undo(handle, admitted) if handle is not None else None
+
+    def _undo(self, handle: AccountHandle, admitted: Admitted) -> asyncio.Future[None]:
+        def cancelled(account: Account) -> tuple[Account, None]:
+            return reservations.cancel(account, self._request.uid, admitted), None
+
+        return handle.writer.change(cancelled)
+
+
+def ignore(ended: asyncio.Future[None]) -> None:
+    """Of a change that nobody waits for."""
+    if not ended.cancelled():
+        ended.exception()
+
+
+def _hopeless(handle: AccountHandle, quota: Quota, request: Request) -> Refusal | None:
+    """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
+    answer, seen = handle.requester.refuses(request.need), handle.snapshot(quota)
+    if answer is None:
+        return limits.full_here(seen, request)
+    used = resources.maximum(answer.used, seen.use)
+    return limits.exceeded(quota, request, used, quota.ceilings, answer.reserved)
+
+
+def _not_now(outcome: NotNow, quota: Quota) -> Refusal:
+    match outcome:
+        case Fenced():
+            return denial.not_open(quota, "its account is being rebuilt or waits for the master")
+        case Full():
+            return denial.unavailable(quota.name, "too many objects are being created at once")
+        case OverShare():
+            why = "too much is being created in this cluster at once: it has its share, and others go on"
+            return denial.unavailable(quota.name, why)
+        case HeldBack():
+            why = (
+                f"{MOST_UNSEEN} that were admitted in this cluster did not appear; another webhook may refuse them;"
+                " each is released about a minute after it was admitted"
+            )
+            return denial.unavailable(quota.name, why)
+        case ReplacementConflict():
+            return denial.taken(quota.name)
+        case Occupied(amounts=amounts):
+            return denial.occupied(quota.name, amounts)
