@@ -4,11 +4,11 @@ The rules are in docs/protocol.md, sections 3 and 4. An account holds two counte
 `returned` (r); it admits only within g - r - used - reserved. Everything else here keeps that sentence true while the
 object that was admitted travels from "reserved" to "used":
 
-* `reserve` takes capacity for an object that is about to exist,
+* `Reserving.claim` (common/quota/reservations.py) takes capacity for an object that is about to exist,
 * `count` (the leader alone, fenced by its epoch) replaces a source's use and drops what it saw as objects,
 * `release` drops reservations whose object provably never came to exist,
 * `give_back` raises r by what is free, `receive` raises g to what the master granted,
-* `fence` and `reopen` bracket every doubt about the counters (a lost ledger, another master).
+* `fence` and `reopen` (common/quota/fencing.py) bracket every doubt about the counters (a lost ledger, another master).
 
 Amounts are resource lists: integers of billionths by resource name (`common.quota.resources`).
 """

@@ -4,8 +4,8 @@
    before us, or nobody has claimed it since that was so, it is fenced in the same write: the ledger may have been
    restored from a backup meanwhile.
 2. Another life of the master's ledger speaks: fence.
-3. The master has seen more of it than the ledger knows: a new life, fenced. He speaks to another life of it: fenced,
-   in doubt.
+3. The master has seen more of it than the ledger knows: a new life, fenced. It speaks to another life of the account:
+   fenced, in doubt.
 4. Fenced and answered: recount every source, then open. Where the ledger may know nothing of what was admitted
    last, only after that cannot be on its way any more. A fenced account admits nothing, so this time begins with the
    fence, and also passes while the master has not answered.
@@ -82,13 +82,13 @@ class Relist(msgspec.Struct, frozen=True):
 
 
 class Open(msgspec.Struct, frozen=True):
-    """In one write: count these sources as they are now, and `accounts.reopen`, if it still answers."""
+    """In one write: count these sources as they are now, and `fencing.reopen`, if it still answers."""
 
     sources: tuple[str, ...]
 
 
 class Obey(msgspec.Struct, frozen=True):
-    """Write `accounts.obey(...)`."""
+    """Write `accounts.apply_grant(...)`."""
 
 
 class Rest(msgspec.Struct, frozen=True):

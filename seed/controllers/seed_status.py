@@ -1,4 +1,5 @@
-"""What the seed says of itself: its leader publishes it in the status of its Seed's copy, where the master reads it.
+"""What the seed says of itself, in the status of its Seed's copy, where the master reads it. In the master's own
+cluster the Seed itself has it.
 
 When something changed, at most every second; and else now and then, since a leader that is dead says nothing: that is
 how the master knows.

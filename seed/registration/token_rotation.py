@@ -1,7 +1,8 @@
 """The keys of the callers' tokens, and when one follows another. Pure.
 
 A new key is written as `next`, and every replica accepts its tokens. Once each replica must have read it, it becomes
-`current`: the webhook configurations get its tokens. The key before it is accepted until `previous_until`.
+`current`: the webhook configurations get its tokens. The key before it, `previous`, is accepted for
+a while.
 
 Without a current key, as after somebody deleted the Secret, one is made and used at once, and the key before it is
 accepted for a short time only: for tokens that leaked. A replica that has not read the new key yet refuses its tokens
