@@ -11,23 +11,14 @@ from common.quota.account import Account
 from common.quota.resources import ResourceList
 from seed.accounts.plan import SourceFacts
 from seed.accounts.registry import AccountRegistry
-from seed.cache.clusters import ClusterCache
-from seed.cache.quotas import QuotaCache
 from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource
 
 
 class AccountSources:
-    def __init__(
-        self,
-        quota_cache: QuotaCache,
-        cluster_cache: ClusterCache,
-        registry: AccountRegistry,
-        sources: Mapping[str, UsageSource],
-    ) -> None:
-        self._quota_cache = quota_cache
-        self._cluster_cache = cluster_cache
+    def __init__(self, registry: AccountRegistry, sources: Mapping[str, UsageSource]) -> None:
+        self._quota_cache, self._cluster_cache = registry.quota_cache, registry.cluster_cache
         self._registry = registry
         self._sources = sources
 

@@ -22,6 +22,7 @@ from common.api.types import RESOURCE_QUOTAS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
+from common.kube.controller.leader_election import Term
 from common.quota import account as accounts
 from common.quota import fencing, resources, surge_loans
 from common.quota.account import Account, AccountKey
@@ -33,10 +34,8 @@ from seed.accounts.plan import Progress, SourceFacts
 from seed.accounts.publisher import Publisher, kept_use
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.waits import Waits
-from seed.cache.clusters import ClusterCache
-from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
-from seed.ledger.store import NoAccountError, Store, StoreUnavailableError
+from seed.ledger.store import NoAccountError, StoreUnavailableError
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.usage import unsized
@@ -52,37 +51,29 @@ LEDGER_KEPT = 10.0  # ... for which a ledger that is found without a copy waits 
 class Accounts:
     """Runs while this replica holds the lease, with the lease's term as the epoch of every write.
 
-    `cold`: the lease was not held continuously until this term; `since` which one it was. See
-    `common.kube.controller.leader_election.Term`.
+    It is cold if the lease was not held continuously until this term.
     """
 
     def __init__(
         self,
         cluster: Cluster,
-        quota_cache: QuotaCache,
-        cluster_cache: ClusterCache,
         registry: AccountRegistry,
-        store: Store,
         sources: Mapping[str, UsageSource],
         *,
-        term: int,
-        since: int,
-        cold: bool,
+        term: Term,
         raise_term: Callable[[int], Awaitable[int]],
         in_flight_window: float,
         known: Callable[[Quota], int | None] = lambda _quota: None,
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
         """`known`: which generation of the quota's copy all replicas have."""
-        self.term = term
-        self._since = since
-        self._cold = cold
+        self.term = term.number
+        self._since = term.since
+        self._cold = not term.continuous
         self._raise_term = raise_term
         self._cluster = cluster
-        self._quota_cache = quota_cache
-        self._cluster_cache = cluster_cache
+        self._quota_cache, self._cluster_cache = registry.quota_cache, registry.cluster_cache
         self._registry = registry
-        self._store = store
         self._sources = sources
         self._window = in_flight_window
         self._controller: Controller[str] = Controller(
@@ -95,16 +86,16 @@ class Accounts:
         self._unsized: dict[tuple[str, str], Rest] = {}  # by quota uid and source
         self.uncounted: dict[tuple[str, str], float] = {}  # ... since when counting fails, though it is followed
         self._progress: dict[str, Progress] = {}  # by quota uid
-        self._account_sources = AccountSources(quota_cache, cluster_cache, registry, sources)
+        self._account_sources = AccountSources(registry, sources)
         self.waits = Waits()
-        self._publisher = Publisher(cluster, cluster_cache, known, self.waits, self.uncounted)
+        self._publisher = Publisher(cluster, registry.cluster_cache, known, self.waits, self.uncounted)
 
     async def run(self) -> None:
         stop_quota = self._quota_cache.on_quota(self._quota_changed)
         stop_enforced = self._cluster_cache.on_enforced(self.look_again)
         stop_account = self._registry.on_account(lambda name, _account: self._controller.queue.add(name))
         try:
-            for key in await self._store.keys():
+            for key in await self._registry.store.keys():
                 self._keys[key.name] = key  # also of quotas that went while nobody led
                 self._controller.queue.add(key.name)
             for quota in self._quota_cache.all_quotas():
@@ -252,7 +243,7 @@ class Accounts:
                     return left
             if await self._exists(key):
                 return None  # our watch cache lags
-            await self._store.delete(key)
+            await self._registry.store.delete(key)
             del self._keys[name]
             self._without_copy.pop(name, None)
             self._publisher.forget(key.uid)

@@ -72,9 +72,9 @@ class AccountRegistry:
         trusted: Callable[[], int | None] = lambda: 0,
     ) -> None:
         """`trusted`: see AccountWriter."""
-        self._quota_cache = quota_cache
-        self._cluster_cache = cluster_cache
-        self._store = store
+        self.quota_cache = quota_cache
+        self.cluster_cache = cluster_cache
+        self.store = store
         self._on_write = on_write
         self._on_conflict = on_conflict
         self._trusted = trusted
@@ -115,17 +115,17 @@ class AccountRegistry:
         """Every quota that counts the project: those that the cache names, and while the copy of the Project is
         missing those of an organization that counted it before. The copy may be put back: whose it is cannot change."""
         if consumer.quota:
-            return self._quota_cache.quotas_of(consumer)
-        found, project = self._quota_cache.quotas_of(consumer), consumer.project
-        if self._quota_cache.lacks(project):
-            found.extend(quota for quota in self._quota_cache.all_quotas() if project in self._missed(quota))
+            return self.quota_cache.quotas_of(consumer)
+        found, project = self.quota_cache.quotas_of(consumer), consumer.project
+        if self.quota_cache.lacks(project):
+            found.extend(quota for quota in self.quota_cache.all_quotas() if project in self._missed(quota))
         return found
 
     def source_keys(self, quota: Quota) -> list[SourceKey]:
         """The sources of all that the quota counts."""
-        keys = self._cluster_cache.source_keys(quota)
+        keys = self.cluster_cache.source_keys(quota)
         for project in self._missed(quota):
-            keys.extend(self._cluster_cache.sources_of(project))
+            keys.extend(self.cluster_cache.sources_of(project))
         return keys
 
     def _missed(self, quota: Quota) -> list[str]:
@@ -133,8 +133,8 @@ class AccountRegistry:
         handle = self.get(quota) if quota.kind == "organization" else None
         if handle is None or handle.writer.account is None:
             return []
-        projects = {self._cluster_cache.project_of(key) for key in accounts.sources(handle.writer.account)}
-        return sorted(project for project in projects if project is not None and self._quota_cache.lacks(project))
+        projects = {self.cluster_cache.project_of(key) for key in accounts.sources(handle.writer.account)}
+        return sorted(project for project in projects if project is not None and self.quota_cache.lacks(project))
 
     def on_account(self, listener: Callable[[str, Account | None], None]) -> Callable[[], None]:
         """Returns how to stop listening."""
@@ -147,7 +147,7 @@ class AccountRegistry:
         await asyncio.gather(*(handle.task for handle in handles), return_exceptions=True)
 
     def _quota_changed(self, name: str) -> None:
-        quota = self._quota_cache.quota(name)
+        quota = self.quota_cache.quota(name)
         handle = self._handles.get(name)
         if handle is not None and (quota is None or handle.key != quota.key):
             del self._handles[name]
@@ -161,7 +161,7 @@ class AccountRegistry:
 
     def _open(self, key: AccountKey) -> AccountHandle:
         def present() -> Quota | None:
-            quota = self._quota_cache.quota(key.name)
+            quota = self.quota_cache.quota(key.name)
             return quota if quota is not None and quota.key == key else None
 
         def on_account(account: Account | None) -> None:
@@ -170,7 +170,7 @@ class AccountRegistry:
             self._listeners.call(key.name, account)
 
         writer = AccountWriter(
-            self._store,
+            self.store,
             key,
             lambda: quota.terms if (quota := present()) is not None else None,
             on_account=on_account,

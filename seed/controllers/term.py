@@ -167,14 +167,9 @@ class Leadership:
         replica = self._replica
         return Accounts(
             replica.cluster,
-            replica.quota_cache,
-            replica.cluster_cache,
             replica.registry,
-            replica.store,
             sources,
-            term=term.number,
-            since=term.since,
-            cold=not term.continuous,
+            term=term,
             raise_term=replica.lease.raise_term,
             in_flight_window=replica.in_flight_window,
             known=self._replicas.generation,

@@ -218,7 +218,7 @@ def noting(site: Site) -> Handler:
 @pytest_asyncio.fixture
 async def two_replicas(site: Site) -> AsyncIterator[Site]:
     """With another replica, which is called in turn with the first."""
-    store = site.world.registry._store
+    store = site.world.registry.store
     assert isinstance(store, MemoryStore)
     async with seed_world(store) as world:
         taking_part = site.world.quota_cache.seed.store.get("seed")

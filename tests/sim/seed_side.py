@@ -449,18 +449,12 @@ class Leader:
         self.sources: Mapping[str, UsageSource] = self._followed(replica)
         client = cast("Cluster", SeedClient(replica))
         quota_cache, cluster_cache = replica.view.quota_cache, replica.view.cluster_cache
-        store = cast("Store", replica.store)
         sources = cast("Mapping[str, RealSource]", self.sources)
         self.accounts = Accounts(
             client,
-            quota_cache,
-            cluster_cache,
             replica.registry,
-            store,
             sources,
-            term=term.number,
-            since=term.since,
-            cold=not term.continuous,
+            term=term,
             raise_term=replica.lease.raise_term,
             in_flight_window=WINDOW,
         )

@@ -11,6 +11,7 @@ from common.api.labels import GRANT_MANAGER, UID_LABEL
 from common.api.types import ResourceQuota, ResourceQuotaStatus, Seed, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
+from common.kube.controller.leader_election import Term
 from common.kube.controller.store import Change, Store
 from common.quota.account import Account, AccountKey
 from common.runtime.burst import MANY, PAUSE, BurstDetector
@@ -117,14 +118,9 @@ class Leading:
 
         self.accounts = Accounts(
             cast(Cluster, SimpleNamespace(apply=apply)),
-            world.quota_cache,
-            world.cluster_cache,
             world.registry,
-            world.store,
             {},
-            term=term,
-            since=0,
-            cold=False,
+            term=Term(term, "", was_expired=False, created=False, continuous=True, since=0),
             raise_term=raise_term,
             in_flight_window=1.0,
         )

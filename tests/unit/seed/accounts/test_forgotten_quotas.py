@@ -12,6 +12,7 @@ from common.api.labels import UID_LABEL
 from common.api.types import ResourceQuota
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound, Unavailable
+from common.kube.controller.leader_election import Term
 from common.quota.account import Account, AccountKey
 from seed.accounts import controller
 from seed.accounts.controller import Accounts
@@ -42,14 +43,9 @@ def leader(world: SeedWorld, found: ResourceQuota | ApiError) -> Accounts:
 
     made = Accounts(
         cast(Cluster, SimpleNamespace(get=get)),
-        world.quota_cache,
-        world.cluster_cache,
         world.registry,
-        world.store,
         {},
-        term=1,
-        since=0,
-        cold=False,
+        term=Term(1, "", was_expired=False, created=False, continuous=True, since=0),
         raise_term=raise_term,
         in_flight_window=1.0,
     )

@@ -206,7 +206,8 @@ class Promises:
 
     def begin_term(self) -> None:
         """By a list that begins now."""
-        sources = AccountSources(*[cast(Any, None)] * 4)  # of kind namespaces it asks them nothing
+        registry = SimpleNamespace(quota_cache=None, cluster_cache=None)  # of kind namespaces it asks them nothing
+        sources = AccountSources(cast(Any, registry), {})
         self.leader = SimpleNamespace(_unsized={}, term=self.account.epoch + 1, _account_sources=sources)
         self.account = accounts.claim_epoch(self.account, self.leader.term)
         self.totals = PromiseTotals(TERMS)

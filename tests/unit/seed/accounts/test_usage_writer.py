@@ -16,6 +16,7 @@ from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta
+from common.kube.controller.leader_election import Term
 from common.kube.controller.reflector import moment
 from common.kube.controller.store import Change
 from common.quota import account as accounts
@@ -164,14 +165,9 @@ class Leading:
 
         self.accounts = Accounts(
             cluster,
-            world.quota_cache,
-            world.cluster_cache,
             world.registry,
-            world.store,
             sources,
-            term=term,
-            since=0,
-            cold=cold,
+            term=Term(term, "", was_expired=False, created=False, continuous=not cold, since=0),
             raise_term=raise_term,
             in_flight_window=window,
         )

@@ -492,7 +492,7 @@ async def test_where_allocations_are_counted_a_cluster_costs_nothing() -> None:
         settings = {"metadata": {"name": "default"}, "spec": {"resources": [counted]}}
         world.quota_cache.settings.store._set("default", msgspec.convert(settings, QuotaSettings))
         assert code(await webhook.create("a")) == 200
-        sources = AccountSources(world.quota_cache, world.cluster_cache, world.registry, {})
+        sources = AccountSources(world.registry, {})
         both = {**ONE, **nanos("cpu=1")}
         assert sources.counted(KEY, both) == nanos("cpu=1")
         assert sources.counted(SourceKey.of_project(source_key.ALLOCATIONS, PROJECT), both) == ONE
