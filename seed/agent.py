@@ -45,11 +45,11 @@ async def connect(options: CommonOptions, name: str) -> Cluster:
 
 def measure(agent: Agent) -> None:
     """What metrics are read from when somebody asks."""
-    REGISTRY.register(collectors.UserClustersCollector(agent.caches.clusters))
+    REGISTRY.register(collectors.UserClustersCollector(agent.replica.caches.clusters))
     metrics.watch_leader(lambda: agent.leader.leads)
-    REGISTRY.register(collectors.AccountsCollector(agent.caches.quotas, agent.registry))
+    REGISTRY.register(collectors.AccountsCollector(agent.replica.caches.quotas, agent.replica.registry))
     REGISTRY.register(collectors.AccountWaitsCollector(lambda: agent.leader.account_waits))
-    REGISTRY.register(collectors.NamespacesCollector(agent.caches.quotas, lambda: agent.leader.sources))
+    REGISTRY.register(collectors.NamespacesCollector(agent.replica.caches.quotas, lambda: agent.leader.sources))
     REGISTRY.register(collectors.FlavoursCollector(agent.flavours))
     observed.watch_waiting(lambda: agent.refusals.waiting)
 
@@ -59,10 +59,10 @@ def add_checks(health: Health, agent: Agent) -> None:
     checks = {
         "certificate": agent.certificates.not_ready,
         "webhook key": agent.key.not_ready,
-        "caches": agent.caches.watches.not_ready,
+        "caches": agent.replica.caches.watches.not_ready,
         "replica": agent.record.stale,
         "ledger": agent.ledger.not_ready,
-        "lease": lambda: "no leader seen alive yet" if agent.lease.trusted is None else None,
+        "lease": lambda: "no leader seen alive yet" if agent.replica.lease.trusted is None else None,
     }
     for name, check in checks.items():
         health.add(name, check)
@@ -75,11 +75,10 @@ def follow(agent: Agent) -> list[asyncio.Task[None]]:
         asyncio.create_task(agent.key.run(), name="webhook key"),
         asyncio.create_task(agent.ledger.run(), name="ledgers"),
         kept_task("record of this replica", agent.record.run),
-        kept_task("watches", lambda: listed_after(agent.record.kept, agent.caches.watches)),
-        kept_task("view of Cluster API", agent.caches.cluster_api.run),
-        kept_task("view of Kubermatic", agent.caches.kubermatic.run),
+        kept_task("watches", lambda: listed_after(agent.record.kept, agent.replica.caches.watches)),
+        kept_task("view of Cluster API", agent.replica.caches.cluster_api.run),
+        kept_task("view of Kubermatic", agent.replica.caches.kubermatic.run),
         *(kept_task(name, run) for name, run in agent.follows.items()),
-        kept_task("connections to user clusters", agent.connections.run),
         kept_task("refusals", agent.refusals.run),
     ]
 
@@ -101,16 +100,18 @@ async def serve(running: Program, options: SeedOptions) -> None:
             followers,
             agent.key.wait_ready(START_TIMEOUT),
             agent.certificates.wait_ready(START_TIMEOUT),
-            agent.caches.watches.wait_synced(),
-            agent.caches.cluster_api.wait_settled(),
-            agent.caches.kubermatic.wait_settled(),
+            agent.replica.caches.watches.wait_synced(),
+            agent.replica.caches.cluster_api.wait_settled(),
+            agent.replica.caches.kubermatic.wait_settled(),
         )
         address = options.webhook_address
         await agent.server.start(address.host or None, address.port, agent.certificates.ssl_context)
         running.health.add("webhook", lambda: None)
         log.info("webhook serves", extra={"address": str(address), "seed": options.seed_name})
         leading = asyncio.create_task(agent.leader.run(), name="leader")
-        prefetch = Prefetch(agent.flavours, agent.caches.clusters.user_clusters.store.values, agent.sizing.catalogue_of)
+        prefetch = Prefetch(
+            agent.flavours, agent.replica.caches.clusters.user_clusters.store.values, agent.replica.sizing.catalogue_of
+        )
         followers += [leading, kept_task("prefetch", prefetch.run)]
         await until_stopped(running.stop, followers)
         await end_leading(agent.leader, leading)
@@ -128,10 +129,10 @@ async def close(agent: Agent, followers: list[asyncio.Task[None]]) -> None:
         task.cancel()
     await asyncio.gather(*followers, return_exceptions=True)
     await agent.record.remove()  # not before: a replica without a record must not admit
-    await agent.registry.close()
+    await agent.replica.registry.close()
     await agent.ledger.close()
-    await agent.sizing.close()
-    await agent.cluster.close()
+    await agent.replica.sizing.close()
+    await agent.replica.cluster.close()
 
 
 async def end_leading(leader: Leader, leading: asyncio.Task[None]) -> None:

@@ -29,11 +29,10 @@ from seed.cache.replicas import Record
 from seed.cache.user_cluster_clients import Connections
 from seed.cache.watches import Watches
 from seed.controllers.leader import Leader
-from seed.controllers.term import Replica
 from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import InvalidBundle, Transport, trusting
 from seed.instance_types.settings import SettingsReader
-from seed.kinds.kind import Parts, Run
+from seed.kinds.kind import Caches, Parts, Replica, Run
 from seed.kinds.registry import KINDS, OF_PROJECTS
 from seed.ledger.backend import ChosenStore, redis_access
 from seed.model.source_key import OWN_API_SERVER
@@ -49,17 +48,6 @@ from seed.webhooks.router import Endpoints, identify, route
 from seed.webhooks.turns import Turns
 
 LEASE_NAME = "seedquota-seed"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Caches:
-    """What a replica knows by watching. `watches` are those of quotas and user clusters."""
-
-    quotas: QuotaCache
-    clusters: ClusterCache
-    watches: Watches
-    cluster_api: View
-    kubermatic: KubermaticView
 
 
 def reach_of(options: SeedOptions) -> Reach:
@@ -108,32 +96,9 @@ def wanted_of(options: SeedOptions, key: WebhookKey, certificates: Served) -> Wa
     )
 
 
-def parts_of(
-    options: SeedOptions,
-    cluster: Cluster,
-    caches: Caches,
-    registry: AccountRegistry,
-    sizing: Sizing,
-    connections: Connections,
-    stale: Callable[[], str | None],
-) -> Parts:
-    return Parts(
-        options=options,
-        cluster=cluster,
-        quotas=caches.quotas,
-        clusters=caches.clusters,
-        cluster_api=caches.cluster_api,
-        registry=registry,
-        sizing=sizing,
-        connections=connections,
-        admission=Admission(caches.quotas, registry, stale),
-        reach=reach_of(options),
-    )
-
-
 def endpoints_of(parts: Parts, decisions: Decisions) -> tuple[Endpoints, dict[str, Run]]:
     """All webhooks, by the path that each is called at, and what is kept up to date for them."""
-    per_second = parts.options.webhook_requests_per_second
+    per_second = parts.replica.options.webhook_requests_per_second
     unlimited = {OWN_API_SERVER, *(kind.of_seed.caller for kind in KINDS if kind.of_seed is not None)}
     turns: dict[int, Turns] = {}
     endpoints: dict[str, Endpoint[Any]] = {}
@@ -175,34 +140,17 @@ def lease_of(options: SeedOptions, cluster: Cluster, loop: OwnLoop) -> Lease:
 class Agent:
     """The parts of one replica, connected with each other. `follow` and `serve` run them."""
 
-    cluster: Cluster
-    caches: Caches
+    replica: Replica
     ledger: ChosenStore
-    registry: AccountRegistry
     key: WebhookKey
     certificates: Served
     flavours: FlavourCache
-    sizing: Sizing
-    lease: Lease
     record: Record
     leader: Leader
-    connections: Connections
     refusals: Refusals
     decisions: Decisions
     follows: dict[str, Run]  # what is kept up to date for the webhooks, by name
     server: HttpServer
-
-
-def refusals_to(cluster: Cluster, caches: Caches, registry: AccountRegistry, identity: str, reach: Reach) -> Refusals:
-    return Refusals(
-        cluster,
-        caches.quotas,
-        caches.clusters,
-        registry,
-        identity,
-        reach=reach,
-        count=observed.owners_notified,
-    )
 
 
 def build(options: SeedOptions, cluster: Cluster, lease: Lease, stopping: Callable[[], bool]) -> Agent:
@@ -229,47 +177,38 @@ def build(options: SeedOptions, cluster: Cluster, lease: Lease, stopping: Callab
         on_bundle=configuration.call,
     )
     flavours, sizing = sizing_of(options, cluster, key)
-    leader = Leader(
-        Replica(
-            cluster=cluster,
-            quota_cache=caches.quotas,
-            cluster_cache=caches.clusters,
-            registry=registry,
-            store=ledger.store,
-            lease=lease,
-            wanted=wanted_of(options, key, certificates),
-            sizing=sizing,
-            cluster_api=caches.cluster_api,
-            kubermatic=caches.kubermatic,
-            project_label=options.project_label,
-            in_flight_window=options.in_flight_window,
-            local_copies=options.local_copies == "on",
-            reach=reach_of(options),
-        )
-    )
-    configuration.add(leader.configuration_changed)
-    record = Record(cluster, options.namespace, LEASE_NAME, identity, caches.quotas, caches.watches)
-    connections = Connections(cluster, reach=reach_of(options))
-    refusals = refusals_to(cluster, caches, registry, identity, reach_of(options))
-    on_refusal = collectors.refusals_of(caches.quotas)
-    decisions = Decisions(on_decision=refusals.decided, on_pod=refusals.pod_decided, on_refusal=on_refusal)
-    parts = parts_of(options, cluster, caches, registry, sizing, connections, record.stale)
-    endpoints, follows = endpoints_of(parts, decisions)
-    return Agent(
+    reach = reach_of(options)
+    replica = Replica(
+        options=options,
         cluster=cluster,
         caches=caches,
-        ledger=ledger,
         registry=registry,
+        sizing=sizing,
+        lease=lease,
+        wanted=wanted_of(options, key, certificates),
+        reach=reach,
+    )
+    leader = Leader(replica)
+    configuration.add(leader.configuration_changed)
+    record = Record(cluster, options.namespace, LEASE_NAME, identity, caches.quotas, caches.watches)
+    connections = Connections(cluster, reach=reach)
+    refusals = Refusals(
+        cluster, caches.quotas, caches.clusters, registry, identity, reach=reach, count=observed.owners_notified
+    )
+    on_refusal = collectors.refusals_of(caches.quotas)
+    decisions = Decisions(on_decision=refusals.decided, on_pod=refusals.pod_decided, on_refusal=on_refusal)
+    admission = Admission(caches.quotas, registry, record.stale)
+    endpoints, follows = endpoints_of(Parts(replica=replica, connections=connections, admission=admission), decisions)
+    return Agent(
+        replica=replica,
+        ledger=ledger,
         key=key,
         certificates=certificates,
         flavours=flavours,
-        sizing=sizing,
-        lease=lease,
         record=record,
         leader=leader,
-        connections=connections,
         refusals=refusals,
         decisions=decisions,
-        follows=follows,
+        follows={**follows, "connections to user clusters": connections.run},
         server=server_of(endpoints, key, stopping),
     )

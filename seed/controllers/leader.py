@@ -12,7 +12,8 @@ from common.kube.controller.leader_election import Term
 from common.runtime import unexpected
 from common.runtime.waiting import first_of
 from seed import metrics
-from seed.controllers.term import ENDS, Leadership, Replica
+from seed.controllers.term import ENDS, Leadership
+from seed.kinds.kind import Replica
 from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -13,17 +12,11 @@ from common.api.labels import UNINSTALLED_ANNOTATION
 from common.api.types import Condition, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
-from common.kube.client.reach import DEFAULT, Reach
-from common.kube.controller.leader_election import Lease, LeaseLost, Term
+from common.kube.controller.leader_election import LeaseLost, Term
 from common.runtime import metrics
 from common.runtime.unexpected import kept_running
 from seed.accounts.controller import Accounts
-from seed.accounts.registry import AccountRegistry
 from seed.accounts.usage_writer import Counting
-from seed.cache.cluster_api import View
-from seed.cache.clusters import ClusterCache
-from seed.cache.kubermatic import KubermaticView
-from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import Replicas
 from seed.controllers.cloud_quotas import CloudQuotas
 from seed.controllers.seed_status import SeedStatus
@@ -31,10 +24,10 @@ from seed.controllers.unadmitted_events import UnadmittedEvents
 from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_cluster_conditions import own_conditions
 from seed.controllers.user_clusters import UserClusters
-from seed.kinds.kind import AskedOfSeed, InTerm
+from seed.kinds.kind import AskedOfSeed, InTerm, Replica
 from seed.kinds.machines.source import Source
 from seed.kinds.registry import KINDS
-from seed.ledger.store import Store, StoreUnavailableError
+from seed.ledger.store import StoreUnavailableError
 from seed.model.asked_of_seed import CLUSTER_API
 from seed.model.cluster_key import is_hosted, is_of_kubermatic
 from seed.model.source_key import OWN_API_SERVER
@@ -43,8 +36,6 @@ from seed.registration import withdrawal
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
 from seed.registration.enforcement import Enforcement
 from seed.registration.health import Proof
-from seed.registration.wanted import WantedConfigurations
-from seed.sizing.sizer import Sizing
 from seed.usage.source import Problem, UsageSource
 
 log = logging.getLogger(__name__)
@@ -52,26 +43,6 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = 0.5  # seconds, at what the Lease asks for
 LOOK_AGAIN = 5.0  # ... once no webhook is left
 ENDS = (ApiError, StoreUnavailableError, LeaseLost)  # what ends a term: another replica may be in a better place
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replica:
-    """The parts of this process that the leader works with. `in_flight_window` is in seconds."""
-
-    cluster: Cluster
-    quota_cache: QuotaCache
-    cluster_cache: ClusterCache
-    registry: AccountRegistry
-    store: Store
-    lease: Lease
-    wanted: WantedConfigurations
-    sizing: Sizing
-    cluster_api: View
-    kubermatic: KubermaticView
-    project_label: str
-    in_flight_window: float
-    local_copies: bool = True
-    reach: Reach = DEFAULT
 
 
 class AllSources(Mapping[str, UsageSource]):
@@ -100,7 +71,7 @@ class Leadership:
     def __init__(self, replica: Replica, term: Term) -> None:
         self._replica = replica
         cluster, sizing = replica.cluster, replica.sizing
-        quota_cache, cluster_cache = replica.quota_cache, replica.cluster_cache
+        quota_cache, cluster_cache = replica.caches.quotas, replica.caches.clusters
         cluster_cache.forget_told()
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
         self._status = SeedStatus(cluster, cluster_cache, replica.wanted.are_wanted, self._own_conditions)
@@ -139,21 +110,13 @@ class Leadership:
             replica.registry,
             self.accounts,
             self.sources,
-            in_flight_window=replica.in_flight_window,
+            in_flight_window=replica.options.in_flight_window,
             find_hosted=self._find_hosted,
         )
 
     def _in_term(self) -> InTerm:
-        replica = self._replica
         return InTerm(
-            cluster=replica.cluster,
-            quota_cache=replica.quota_cache,
-            cluster_cache=replica.cluster_cache,
-            registry=replica.registry,
-            cluster_api=replica.cluster_api,
-            sizing=replica.sizing,
-            project_label=replica.project_label,
-            wanted=replica.wanted,
+            replica=self._replica,
             copies=self._local_copies,
             enforcements=self._enforcements,
             on_change=self._changed,
@@ -171,7 +134,7 @@ class Leadership:
             sources,
             term=term,
             raise_term=replica.lease.raise_term,
-            in_flight_window=replica.in_flight_window,
+            in_flight_window=replica.options.in_flight_window,
             known=self._replicas.generation,
             on_reconcile=metrics.reconciled,
         )
@@ -179,7 +142,7 @@ class Leadership:
     def _enforcement(self, asked: AskedOfSeed) -> Enforcement:
         """Canaries are sent to the release's namespace."""
         replica = self._replica
-        served, namespace = replica.cluster_api.served, replica.lease.namespace
+        served, namespace = replica.caches.cluster_api.served, replica.lease.namespace
         return Enforcement(
             replica.cluster,
             asked.key,
@@ -192,7 +155,7 @@ class Leadership:
     async def _keep_asked(self, asked: AskedOfSeed) -> None:
         """A configuration that is there stays until it is known what this seed is."""
         if asked.begins is not None:
-            await asked.begins(self._replica.quota_cache)
+            await asked.begins(self._replica.caches.quotas)
         await self._enforcements[asked.key].run()
 
     async def run(self) -> None:
@@ -248,7 +211,7 @@ class Leadership:
             for asked in _asked_of_seed():
                 if asked.kept_by_sources:
                     await self._enforcements[asked.key].withdraw()
-                if not asked.is_there(self._replica.quota_cache):
+                if not asked.is_there(self._replica.caches.quotas):
                     continue
                 if await cluster.find(WEBHOOK_CONFIGURATIONS, asked.name) is not None:
                     found.append(f"{asked.name} on the seed itself")
@@ -306,7 +269,7 @@ class Leadership:
     def _proven_of_seed(self, key: str, proof: Proof | None, refused: bool | None) -> None:
         """Machines of Cluster API are taken for checked until it is known better; the others once that is proven."""
         self._status.proven(key, proof)
-        cluster_cache = self._replica.cluster_cache
+        cluster_cache = self._replica.caches.clusters
         if key == CLUSTER_API:
             enforced = proof.enforced if proof is not None else None
             if enforced is not None and cluster_cache.tell_enforced(key, enforced):
@@ -314,7 +277,7 @@ class Leadership:
                     if is_hosted(source.key):
                         self._state_changed(source)
         elif refused is not None and cluster_cache.tell_proven(key, refused):
-            for quota in self._replica.quota_cache.all_quotas():
+            for quota in self._replica.caches.quotas.all_quotas():
                 self.accounts.look_at(quota.name)
 
     def _known(self, name: str) -> None:
@@ -323,7 +286,8 @@ class Leadership:
 
     async def _find_hosted(self, key: str) -> UserCluster | None:
         """By a consistent read. Raises ApiError."""
-        view = self._replica.kubermatic if is_of_kubermatic(key) else self._replica.cluster_api
+        caches = self._replica.caches
+        view = caches.kubermatic if is_of_kubermatic(key) else caches.cluster_api
         return await view.find_hosted(key)
 
 

@@ -10,13 +10,16 @@ from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.reach import Reach
 from common.kube.controller.discovery import Served
+from common.kube.controller.leader_election import Lease
 from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
 from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
+from seed.cache.kubermatic import KubermaticView
 from seed.cache.of_projects import OfProjects
 from seed.cache.quotas import QuotaCache
 from seed.cache.user_cluster_clients import Connections
+from seed.cache.watches import Watches
 from seed.options import SeedOptions
 from seed.projections.local_copies import LocalCopies
 from seed.registration.enforcement import Enforcement
@@ -31,23 +34,41 @@ Run = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
-    """What webhooks are made of, on every replica."""
+class Caches:
+    """What a replica knows by watching. `watches` are those of quotas and user clusters."""
+
+    quotas: QuotaCache
+    clusters: ClusterCache
+    watches: Watches
+    cluster_api: View
+    kubermatic: KubermaticView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """What every part of a replica works with, whether it leads or not."""
 
     options: SeedOptions
     cluster: Cluster
-    quotas: QuotaCache
-    clusters: ClusterCache
-    cluster_api: View
+    caches: Caches
     registry: AccountRegistry
     sizing: Sizing
-    connections: Connections
-    admission: Admission
+    lease: Lease
+    wanted: WantedConfigurations
     reach: Reach
 
     @property
     def local_copies(self) -> bool:
         return self.options.local_copies == "on"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What webhooks are made of, on every replica."""
+
+    replica: Replica
+    connections: Connections
+    admission: Admission
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +108,7 @@ class InTerm:
     whether something became free, and whether it can be counted. `look` tells that what is proven of a cluster's
     namespaces has changed."""
 
-    cluster: Cluster
-    quota_cache: QuotaCache
-    cluster_cache: ClusterCache
-    registry: AccountRegistry
-    cluster_api: View
-    sizing: Sizing
-    project_label: str
-    wanted: WantedConfigurations
+    replica: Replica
     copies: LocalCopies
     enforcements: Mapping[str, Enforcement]  # by the key of what is asked
     on_change: Callable[[UsageSource, bool], None]

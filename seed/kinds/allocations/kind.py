@@ -15,15 +15,19 @@ from seed.model.quota import Quota
 
 
 def serving(parts: Parts) -> Serving:
-    organizations = OrganizationCache(parts.cluster, parts.quotas)
-    admission = AllocationAdmission(parts.cluster, parts.quotas, organizations, parts.admission)
+    cluster, quotas = parts.replica.cluster, parts.replica.caches.quotas
+    organizations = OrganizationCache(cluster, quotas)
+    admission = AllocationAdmission(cluster, quotas, organizations, parts.admission)
     return Serving(
         webhooks={configuration.CALLER: AllocationWebhook(admission)}, follows={"organizations": organizations.run}
     )
 
 
 def counting(term: InTerm) -> Counting:
-    sources = AllocationSources(term.cluster, term.quota_cache, on_change=term.on_change, on_state=term.on_state)
+    replica = term.replica
+    sources = AllocationSources(
+        replica.cluster, replica.caches.quotas, on_change=term.on_change, on_state=term.on_state
+    )
     return Counting(sources, {"allocations": sources.run})
 
 

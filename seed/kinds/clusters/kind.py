@@ -16,16 +16,16 @@ from seed.registration.configuration import WebhookConfiguration, WebhookServer
 
 
 def serving(parts: Parts) -> Serving:
-    twins = DuplicateClusters(parts.cluster, parts.clusters, parts.cluster_api)
-    label = parts.options.project_label
-    return Serving(webhooks={configuration.CALLER: ClusterWebhook(parts.quotas, parts.admission, kinds(label), twins)})
+    caches, label = parts.replica.caches, parts.replica.options.project_label
+    twins = DuplicateClusters(parts.replica.cluster, caches.clusters, caches.cluster_api)
+    return Serving(webhooks={configuration.CALLER: ClusterWebhook(caches.quotas, parts.admission, kinds(label), twins)})
 
 
 def counting(term: InTerm) -> Counting:
     sources = ClusterSources(
-        term.cluster,
-        term.cluster_api.served,
-        kinds(term.project_label),
+        term.replica.cluster,
+        term.replica.caches.cluster_api.served,
+        kinds(term.replica.options.project_label),
         on_change=term.on_change,
         on_state=term.on_state,
     )

@@ -16,11 +16,12 @@ from seed.sizing.stamper import Stamping
 
 
 def serving(parts: Parts) -> Serving:
-    quotas, clusters, sizing = parts.quotas, parts.clusters, parts.sizing
-    admission, view, copies = parts.admission, parts.cluster_api, parts.local_copies
+    replica, admission = parts.replica, parts.admission
+    quotas, clusters, view = replica.caches.quotas, replica.caches.clusters, replica.caches.cluster_api
+    sizing, copies = replica.sizing, replica.local_copies
     rollouts = Rollouts()
     of_user_clusters = in_user_clusters(rollouts, parts.connections, sizing)
-    of_cluster_api = in_cluster_api(rollouts, parts.cluster, view, sizing)
+    of_cluster_api = in_cluster_api(rollouts, replica.cluster, view, sizing)
     machines = MachineAdmission(quotas, admission, sizing, of_user_clusters)
     return Serving(
         webhooks={
@@ -28,19 +29,20 @@ def serving(parts: Parts) -> Serving:
             "stamp": StampWebhook(Stamping(clusters, sizing)),
             "cluster-api": ClusterApiWebhook(view, MachineAdmission(quotas, admission, sizing, of_cluster_api)),
             "scale": ScaleWebhook(
-                quotas, clusters, parts.registry, sizing, parts.connections, view, local_copies=copies
+                quotas, clusters, replica.registry, sizing, parts.connections, view, local_copies=copies
             ),
         }
     )
 
 
 def counting(term: InTerm) -> Counting:
+    replica, caches = term.replica, term.replica.caches
     informers = ClusterApiInformers(
-        term.cluster,
-        term.quota_cache,
-        term.cluster_cache,
-        term.cluster_api,
-        term.sizing,
+        replica.cluster,
+        caches.quotas,
+        caches.clusters,
+        caches.cluster_api,
+        replica.sizing,
         term.enforcements[asked_of_seed.CLUSTER_API],
         on_change=term.on_change,
         on_state=term.on_state,

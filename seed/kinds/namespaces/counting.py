@@ -22,20 +22,20 @@ class NamespacesCounting(Counting):
     def __init__(self, term: InTerm) -> None:
         self._term = term
         self._namespaces = NamespacedSources(
-            term.cluster,
-            term.quota_cache,
-            term.cluster_cache,
-            term.registry,
+            term.replica.cluster,
+            term.replica.caches.quotas,
+            term.replica.caches.clusters,
+            term.replica.registry,
             on_change=term.on_change,
             on_state=term.on_state,
             unreached=term.unreached,
         )
-        own = self._webhook(OWN_API_SERVER, OWN_API_SERVER, term.cluster)
+        own = self._webhook(OWN_API_SERVER, OWN_API_SERVER, term.replica.cluster)
         self._webhooks = {OWN_API_SERVER: own}  # by cluster, as far as they are connected
         runs = {
             "namespaces": self._namespaces.run,
             "webhook for namespaces of the seed": own.run,
-            "local copies in namespaces of the seed": lambda: self._copy(OWN_API_SERVER, term.cluster),
+            "local copies in namespaces of the seed": lambda: self._copy(OWN_API_SERVER, term.replica.cluster),
         }
         super().__init__(self._namespaces, runs)
 
@@ -76,20 +76,20 @@ class NamespacesCounting(Counting):
 
     def _webhook(self, key: str, caller: str, cluster: Cluster) -> NamespacedWebhook:
         term = self._term
-        wanted = term.wanted.on_seed if key == OWN_API_SERVER else term.wanted.in_cluster
+        wanted = term.replica.wanted.on_seed if key == OWN_API_SERVER else term.replica.wanted.in_cluster
 
         def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
-            exempt = term.cluster_cache.exempt(key)
+            exempt = term.replica.caches.clusters.exempt(key)
             return wanted(caller, lambda server: configuration.desired(quotas, server, caller, exempt=exempt))
 
         return NamespacedWebhook(
             cluster,
             key,
-            term.quota_cache,
-            term.cluster_cache,
-            term.registry,
+            term.replica.caches.quotas,
+            term.replica.caches.clusters,
+            term.replica.registry,
             desired,
-            wanted=term.wanted.are_wanted,
+            wanted=term.replica.wanted.are_wanted,
             on_enforced=term.on_enforced,
             on_state=lambda: term.look(key),
         )

@@ -12,13 +12,14 @@ from seed.webhooks.turns import OBJECTS_TO_MACHINES
 
 
 def serving(parts: Parts) -> Serving:
-    quotas, clusters = parts.quotas, parts.clusters
-    namespaces = NamespaceCache(parts.cluster, quotas, clusters, reach=parts.reach)
+    replica = parts.replica
+    quotas, clusters = replica.caches.quotas, replica.caches.clusters
+    namespaces = NamespaceCache(replica.cluster, quotas, clusters, reach=replica.reach)
     webhook = NamespacedObjectWebhook(
         clusters,
         NamespacedAdmission(parts.admission, namespaces),
         lambda: quotas.own_conditions,
-        local_copies=parts.local_copies,
+        local_copies=replica.local_copies,
     )
     return Serving(
         webhooks={configuration.KIND: webhook},

@@ -137,12 +137,12 @@ async def test_one_row_registers_a_kind(monkeypatch: pytest.MonkeyPatch) -> None
         "metadata": {"name": "alpha", "uid": "copy", "labels": {UID_LABEL: "uid"}},
         "spec": {"subject": {"kind": "project", "name": "alpha"}, "quota": {"example.com/licences": "5"}},
     }
-    agent.caches.quotas._quota_changed(Change(None, msgspec.convert(body, ResourceQuota)))
-    quota = agent.caches.quotas.quota("alpha")
+    agent.replica.caches.quotas._quota_changed(Change(None, msgspec.convert(body, ResourceQuota)))
+    quota = agent.replica.caches.quotas.quota("alpha")
     assert quota is not None
-    clusters = agent.caches.clusters
+    clusters = agent.replica.caches.clusters
     assert KEY in clusters.source_keys(quota), "the quotas of its project count it"
     assert clusters.unenforced(quota) == [LICENCES], "... and say so while it is not proven that it is refused"
     assert clusters.tell_proven(LICENCES, True)
     assert clusters.unenforced(quota) == []
-    await agent.registry.close()
+    await agent.replica.registry.close()
