@@ -12,10 +12,11 @@ from seed.accounts.account_sources import AccountSources
 from seed.admission.admitter import Admission
 from seed.kinds.allocations import admission
 from seed.kinds.allocations import evaluator as allocations
-from seed.kinds.allocations.source import ProjectAllocations
+from seed.kinds.allocations.source import AllocationSources
 from seed.kinds.allocations.totals import AllocationTotals
 from seed.model import source_key
 from seed.model.source_key import SourceKey
+from seed.usage.object_sum import ObjectSum
 from tests.sim import allocation_scenes
 from tests.sim.mutant import Mutant
 
@@ -60,11 +61,11 @@ async def the_project_alone(self: Admission, request: Any, replaceable: Any = No
 
 
 def what_was_put_stays(totals: AllocationTotals, uid: str) -> bool:
-    return totals._allocations.pop(uid, None) is not None
+    return totals._objects.pop(uid, None) is not None
 
 
-async def what_the_watch_has(source: ProjectAllocations, _name: str, uid: str) -> int | None:
-    return source.totals.seen([uid]).get(uid)
+async def what_the_watch_has(sources: AllocationSources, project: str, _name: str, uid: str) -> int | None:
+    return sources._of(project).totals.seen([uid]).get(uid)
 
 
 def created(_new: Allocation, _old: Allocation | None, need: ResourceList, *_rest: Any) -> Any:
@@ -99,12 +100,10 @@ ALL: tuple[Mutant, ...] = (
     Mutant("an Allocation that changes costs the whole", (_instead(added=the_whole),), (*FOCUS, "updates"), BUDGET),
     Mutant("only what is committed counts", ((allocations, "used", what_is_committed),), FOCUS, BUDGET),
     Mutant("the project's quota alone is asked", ((Admission, "decide", the_project_alone),), FOCUS, BUDGET),
-    Mutant(
-        "an Allocation that is gone stays counted", ((AllocationTotals, "remove", what_was_put_stays),), FOCUS, BUDGET
-    ),
+    Mutant("an Allocation that is gone stays counted", ((ObjectSum, "remove", what_was_put_stays),), FOCUS, BUDGET),
     Mutant(
         "evidence of an Allocation is the watch's",
-        ((ProjectAllocations, "generation", what_the_watch_has),),
+        ((AllocationSources, "generation", what_the_watch_has),),
         FOCUS,
         BUDGET,
         allocation_scenes.allocations_that_the_leader_does_not_see,

@@ -16,8 +16,8 @@ from common.api.types import CatalogueEntry, QuotaSettings, QuotaSettingsSpec
 from common.kube.client.meta import ObjectMeta as Meta
 from common.quota import resources
 from common.quota.resources import ResourceList
-from seed.kinds.allocations.source import ProjectAllocations
 from seed.model.consumer import Consumer
+from seed.usage.project_sources import ProjectSource
 from tests.sim import allocations
 from tests.sim.allocation_side import AllocationReplica
 from tests.sim.allocations import ALLOCATED, KEY, LICENCES, OF_BOTH, OF_OBJECTS, AllocationServer, MachinesOfAll
@@ -177,6 +177,6 @@ class AllocationWorld(World):
         return replica.ask_for_machine(source.key, new, old, known, deadline, answered)
 
     def _seen(self, followed: Any, name: str) -> int | None:
-        if isinstance(followed, ProjectAllocations):
+        if isinstance(followed, ProjectSource):
             return followed.totals.seen([uid_of(name)]).get(uid_of(name), 0)
         return super()._seen(followed, name)

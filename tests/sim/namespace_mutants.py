@@ -22,6 +22,7 @@ from seed.kinds.namespaces.source import NamespacedSources
 from seed.kinds.namespaces.totals import ObjectTotals
 from seed.model.quota import Quota
 from seed.model.reserved_object import generation_of
+from seed.usage.object_sum import ObjectSum
 from tests.sim import namespace_scenes
 from tests.sim.mutant import Mutant
 
@@ -243,11 +244,11 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any version of an object covers its updates",
-        ((ObjectTotals, "seen", all_that_is_seen),),
+        ((ObjectSum, "seen", all_that_is_seen),),
         (*FOCUS, "updates"),
         5 * BUDGET,  # few schedules count in the moment that matters
     ),
-    Mutant("what is not in the sum is gone", ((ObjectTotals, "gone", everything_that_left_is_gone),), FOCUS, BUDGET),
+    Mutant("what is not in the sum is gone", ((ObjectSum, "gone", everything_that_left_is_gone),), FOCUS, BUDGET),
     Mutant(
         "updates in namespaces cost nothing",
         ((admission, "namespaced", SimpleNamespace(**_changed_namespaced)),),

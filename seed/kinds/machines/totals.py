@@ -1,4 +1,4 @@
-"""The sum over a source's Machines, kept up to date change by change."""
+"""The sum over a source's Machines, kept up to date change by change. Pure but for being mutable."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from common.kube.controller.store import Change
-from common.quota import resources
-from common.quota.account import Reservation
-from common.quota.resources import ResourceList
-from common.runtime.lru import LruDict
 from seed.machines.footprint import footprint, least
 from seed.machines.machine_controller import Machine
 from seed.providers.size import CONDITIONS, Footprint, NotSized, ProviderUnavailable
-from seed.usage.source import MAX_REMEMBERED
+from seed.usage.object_sum import Counted, ObjectSum
 from seed.usage.unadmitted import Unadmitted
 
 MAX_UNSIZED_NAMED = 5
 
 
-class Counted(msgspec.Struct, frozen=True):
+class CountedMachine(Counted, frozen=True, kw_only=True):
     """One Machine as it stands in the sum, at the generation whose size it is. `waiting`: its cloud has not
     reported its size yet.
 
@@ -29,8 +25,6 @@ class Counted(msgspec.Struct, frozen=True):
     it takes something that is not in the sum: its spec does not tell the amount, or the name is none that is counted.
     """
 
-    size: ResourceList
-    generation: int
     unsized: str = ""
     condition: str = ""
     unknown: Footprint | None = None
@@ -54,9 +48,7 @@ class Unsized(msgspec.Struct, frozen=True):
         return next((condition for condition in CONDITIONS if condition in self.counts), "")
 
 
-class MachineTotals:
-    """The sum over a source's Machines, kept up to date change by change. Pure but for being mutable."""
-
+class MachineTotals(ObjectSum[CountedMachine]):
     def __init__(
         self,
         before: MachineTotals | None = None,
@@ -67,108 +59,73 @@ class MachineTotals:
 
         `size` raises NotSized, and ProviderUnavailable for what a cloud has to be asked: see `waiting`.
         """
-        self.line: object = before.line if before is not None else object()
-        self.used: dict[str, int] = {}
-        self.guessed: dict[str, ResourceList] = {}  # by uid: what stands in the sum of those that were never sized
+        super().__init__()
+        self.line = before.line if before is not None else object()
         self.waiting: dict[str, Machine] = {}  # by uid: look again with `apply(Change(machine, machine))`
         self._before_unadmitted = before.unadmitted if before is not None else Unadmitted()
         self.unadmitted: Unadmitted = unadmitted if unadmitted is not None else self._before_unadmitted.after()
         self._footprint = size
-        self._last_known: Mapping[str, Counted] = before._machines if before is not None else {}
-        self._machines: dict[str, Counted] = {}
+        self._last_known: Mapping[str, CountedMachine] = before._objects if before is not None else {}
         self._names: dict[str, str] = {}  # uid -> namespace/name of what is not sized, for people
-        self._deleted: LruDict[str, None] = LruDict()
-
-    def __len__(self) -> int:
-        return len(self._machines)
 
     def apply(self, change: Change[Machine]) -> bool:
         """True if something became free."""
-        before: Counted | None = None
-        if change.old is not None:
-            before = self._machines.pop(change.old.metadata.uid, None)
-            self._names.pop(change.old.metadata.uid, None)
-            self.waiting.pop(change.old.metadata.uid, None)
-            self.guessed.pop(change.old.metadata.uid, None)
-        after: ResourceList = {}
-        if change.new is not None:
-            uid = change.new.metadata.uid
-            self._deleted.pop(uid, None)  # a backup brought it back
-            if before is None and uid in self._last_known:
-                self.unadmitted.carried(self._before_unadmitted, uid, change.new.metadata.key)
-            elif before is None:
-                self.unadmitted.appeared(uid, change.new.metadata.key)
-            counted = self._size(change.new, before or self._last_known.get(uid))
-            self._machines[uid] = counted
-            if counted.unsized or counted.unknown is not None:
-                self._names[uid] = change.new.metadata.key
-            if counted.waiting:
-                self.waiting[uid] = change.new
-            if counted.guessed:
-                self.guessed[uid] = counted.size
-            after = counted.size
-        elif change.old is not None:
-            self._deleted.keep(change.old.metadata.uid, None, MAX_REMEMBERED)
-            self.unadmitted.gone(change.old.metadata.uid)
-        gone = before.size if before is not None else {}
-        for name, amount in resources.subtract(after, gone).items():
-            total = self.used.get(name, 0) + amount
-            if total:
-                self.used[name] = total
-            else:
-                self.used.pop(name, None)
-        return any(after.get(name, 0) < amount for name, amount in gone.items())
+        old, new = change.old, change.new
+        if old is not None:
+            self._names.pop(old.metadata.uid, None)
+            self.waiting.pop(old.metadata.uid, None)
+        if new is not None:
+            return self._put(new.metadata.uid, new)
+        if old is None:
+            return False
+        self.unadmitted.gone(old.metadata.uid)
+        self._gone.keep(old.metadata.uid, None, self._remembered)  # also of one that could not be counted
+        return self.remove(old.metadata.uid)
 
-    def _size(self, machine: Machine, before: Counted | None) -> Counted:
+    def _put(self, uid: str, machine: Machine) -> bool:
+        before, key = self._objects.get(uid), machine.metadata.key
+        if before is None and uid in self._last_known:
+            self.unadmitted.carried(self._before_unadmitted, uid, key)
+        elif before is None:
+            self.unadmitted.appeared(uid, key)
+        counted = self._size(machine, before or self._last_known.get(uid))
+        freed = self.keep(uid, counted)
+        if counted.unsized or counted.unknown is not None:
+            self._names[uid] = key
+        if counted.waiting:
+            self.waiting[uid] = machine
+        if counted.guessed:
+            self.guessed[uid] = counted.used
+        return freed
+
+    def _size(self, machine: Machine, before: CountedMachine | None) -> CountedMachine:
         try:
             size = self._footprint(machine)
         except (NotSized, ProviderUnavailable) as error:
             # Counted at its last known size (docs/protocol.md section 5); as a machine it counts whatever its size.
-            known = before.size if before is not None else least(machine)
-            return Counted(
-                known,
-                before.generation if before is not None else machine.metadata.generation,
-                str(error),
-                error.condition,
+            return CountedMachine(
+                generation=before.generation if before is not None else machine.metadata.generation,
+                used=before.used if before is not None else least(machine),
+                unsized=str(error),
+                condition=error.condition,
                 waiting=isinstance(error, ProviderUnavailable),
                 guessed=before is None or before.guessed,
             )
         partly = bool(size.unknown or size.excess)
-        return Counted(size.resources, machine.metadata.generation, unknown=size if partly else None)
-
-    def used_beside(self, _reservations: Mapping[str, Reservation]) -> ResourceList:
-        return self.used
-
-    def seen(self, reservations: Iterable[str]) -> dict[str, int]:
-        """Which of the reserved objects stand in the sum, and at which generation.
-
-        One whose size was never known does not: its reservation holds what it costs. One whose size is not known any
-        more stands there as of the generation whose size it was.
-        """
-        machines = self._machines
-        return {uid: machines[uid].generation for uid in reservations if uid in machines and not machines[uid].guessed}
-
-    def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
-        """What those that are there take in the sum."""
-        machines = self._machines
-        return {uid: machines[uid].size for uid in uids if uid in machines}
+        return CountedMachine(
+            generation=machine.metadata.generation, used=size.resources, unknown=size if partly else None
+        )
 
     def explain(self, uid: str, error: NotSized | ProviderUnavailable) -> None:
         """Why a Machine still waits, for people."""
-        self._machines[uid] = msgspec.structs.replace(
-            self._machines[uid], unsized=str(error), condition=error.condition
-        )
-
-    def gone(self, reservations: Iterable[str]) -> set[str]:
-        """Which of the reserved objects have been seen and deleted since."""
-        return {uid for uid in reservations if uid in self._deleted}
+        self._objects[uid] = msgspec.structs.replace(self._objects[uid], unsized=str(error), condition=error.condition)
 
     def unsized(self, limited: Iterable[str] = ()) -> Unsized:
         """`limited`: the resources of which no Machine may take an unknown amount, because a quota limits them."""
         counts: Counter[str] = Counter()
         named: list[str] = []
         for uid, name in self._names.items():
-            condition, why = _why(self._machines[uid], limited)
+            condition, why = _why(self._objects[uid], limited)
             if not condition:
                 continue
             counts[condition] += 1
@@ -179,10 +136,10 @@ class MachineTotals:
     @property
     def unknown(self) -> bool:
         """True if there are Machines that a quota of another resource would leave without a size."""
-        return any(self._machines[uid].unknown is not None for uid in self._names)
+        return any(self._objects[uid].unknown is not None for uid in self._names)
 
 
-def _why(counted: Counted, limited: Iterable[str]) -> tuple[str, str]:
+def _why(counted: CountedMachine, limited: Iterable[str]) -> tuple[str, str]:
     """The condition and the reason, empty where the size is known."""
     if counted.unsized:
         return counted.condition, counted.unsized

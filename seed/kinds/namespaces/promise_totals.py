@@ -74,10 +74,10 @@ class PromiseTotals(ObjectTotals):
         known = self._objects.get(uid)
         if known is None:
             return
-        self._lacking.pop(known.namespace, None)
+        self._lacking.pop(known.place, None)
         scopes = self._scopes.get(uid, Scopes())
         for name in known.used:
-            key = known.namespace, name
+            key = known.place, name
             several = self._limiting.setdefault(key, Counter())
             several[scopes] += sign
             if not several[scopes]:
@@ -88,10 +88,10 @@ class PromiseTotals(ObjectTotals):
     def _uses(self, evaluator: NamespacedEvaluator[Any], subject: Any, now: float) -> ResourceList:
         return promised(subject, self.terms.limited)
 
-    def _moved(self, namespace: str, before: ResourceList, after: ResourceList) -> None:
+    def _moved(self, place: str, before: ResourceList, after: ResourceList) -> None:
         """Without a look at the others: a namespace may have very many."""
         for name in before.keys() | after.keys():
-            amounts = self._amounts.setdefault((namespace, name), [])
+            amounts = self._amounts.setdefault((place, name), [])
             was = amounts[-1] if amounts else 0
             if name in before:
                 del amounts[bisect_left(amounts, before[name])]
@@ -99,9 +99,9 @@ class PromiseTotals(ObjectTotals):
                 insort(amounts, after[name])
             now = amounts[-1] if amounts else 0
             if not amounts:
-                del self._amounts[namespace, name]
+                del self._amounts[place, name]
             if now != was:
-                self._add(namespace, {name: now - was}, 1)
+                self._add(place, {name: now - was}, 1)
 
 
 def totals_of(terms: Terms) -> ObjectTotals:

@@ -833,13 +833,13 @@ async def test_clusters_of_a_project_without_a_copy_are_forgotten_when_there_are
     async with organization(monkeypatch) as leader:
         world, totals = leader.world, cast(ClusterTotals, leader.clusters.totals)
         there = Owned(metadata=ObjectMeta(name="a", namespace=PROJECT, uid="first"))
-        totals.add(there)
+        totals.put(there)
         leader.counting.changed(leader.clusters, freed=False)
         await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
         world.forget_project()
         await asyncio.sleep(4 * WINDOW)
         assert world.account().used[CLUSTERS_KEY] == ONE
-        totals.remove(there)
+        totals.remove("first")
         leader.counting.changed(leader.clusters, freed=True)
         await eventually(lambda: CLUSTERS_KEY not in world.account().used)
 
@@ -1145,12 +1145,12 @@ async def test_a_cluster_keeps_its_place_for_an_object_of_it_until_that_came_or_
         source.unreachable = True
         totals = cast(ClusterTotals, source.totals)
         first = Owned(metadata=ObjectMeta(name="a", namespace=PROJECT, uid="first"))
-        totals.add(first)
+        totals.put(first)
         leader.counting.changed(source, freed=False)
         await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
         second = Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=NOTHING)
         await world.handle().writer.claim("second", second, asyncio.get_running_loop().time() + 30)
-        totals.remove(first)
+        totals.remove("first")
         leader.counting.changed(source, freed=True)
         await asyncio.sleep(4 * WINDOW)
         assert world.account().used[CLUSTERS_KEY] == ONE

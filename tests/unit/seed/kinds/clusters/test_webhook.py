@@ -116,18 +116,18 @@ def test_a_projects_source_is_nobodys_user_cluster() -> None:
 
 def test_objects_of_one_name_are_one_cluster_until_the_last_is_gone() -> None:
     totals = ClusterTotals()
-    totals.add(owned("a"))
-    totals.add(owned("a", "twin"))
-    totals.add(owned("b"))
+    totals.put(owned("a"))
+    totals.put(owned("a", "twin"))
+    totals.put(owned("b"))
     assert totals.used == nanos("clusters=2")
     assert totals.seen(["a-uid", "twin", "other"]) == {"a-uid": 0, "twin": 0}
-    assert not totals.remove(owned("a"))
+    assert not totals.remove("a-uid")
     assert totals.used == nanos("clusters=2")
-    assert totals.remove(owned("a", "twin"))
-    assert totals.remove(owned("b"))
+    assert totals.remove("twin")
+    assert totals.remove("b-uid")
     assert totals.used == {}
     assert totals.gone(["a-uid", "twin", "b-uid", "other"]) == {"a-uid", "twin", "b-uid"}
-    assert not totals.remove(owned("b")), "it is gone already"
+    assert not totals.remove("b-uid"), "it is gone already"
 
 
 def reserved(name: str, amount: dict[str, int]) -> Reservation:
@@ -136,18 +136,18 @@ def reserved(name: str, amount: dict[str, int]) -> Reservation:
 
 def test_what_was_admitted_for_nothing_keeps_its_cluster_in_the_count_until_it_was_seen() -> None:
     totals = ClusterTotals()
-    totals.add(owned("a"))
+    totals.put(owned("a"))
     reservations = {
         "twin": reserved("a", NOTHING),
         "c-uid": reserved("c", ONE),
     }
     assert totals.used_beside(reservations) == nanos("clusters=1")
-    totals.remove(owned("a"))
+    totals.remove("a-uid")
     assert totals.used == {}
     assert totals.used_beside(reservations) == nanos("clusters=1"), "nobody else may have its place"
-    totals.add(owned("a", "twin"))
+    totals.put(owned("a", "twin"))
     assert totals.used_beside(reservations) == nanos("clusters=1")
-    totals.remove(owned("a", "twin"))
+    totals.remove("twin")
     assert totals.used_beside(reservations) == {}
 
 

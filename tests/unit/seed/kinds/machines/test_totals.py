@@ -9,7 +9,6 @@ from common.kube.controller.store import Change
 from common.quota import resources
 from common.quota.names import MAX_DEVICES
 from common.quota.quantity import UNIT
-from seed.kinds.machines import totals as all_totals
 from seed.kinds.machines.totals import MAX_UNSIZED_NAMED, MachineTotals
 from seed.machines.machine_controller import Machine, MachineSpec
 from tests.unit.seed_world import nanos
@@ -77,9 +76,9 @@ def test_an_object_made_again_under_its_name_is_another_one() -> None:
     assert made.gone(["first", "second"]) == {"first"}
 
 
-def test_deletions_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(all_totals, "MAX_REMEMBERED", 2)
+def test_deletions_are_not_remembered_for_ever() -> None:
     made = totals()
+    made._remembered = 2
     for name in "abc":
         made.apply(Change(machine(name), None))
     assert made.gone(["a-uid", "b-uid", "c-uid"]) == {"b-uid", "c-uid"}
