@@ -22,15 +22,17 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.controllers.user_cluster_conditions import believed_proof, copied, enforced_in_namespaces, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
+from seed.kinds.machines import configuration as machines
 from seed.kinds.machines.cluster_identity import Identities
 from seed.kinds.machines.machine_api import TAKEN_OVER
 from seed.kinds.machines.source import Source
 from seed.model.cluster_key import is_of_kubermatic
 from seed.projections.local_copies import LocalCopies
-from seed.registration.configuration import STAMPING_CONFIGURATIONS, WEBHOOK_CONFIGURATIONS, WebhookConfiguration
+from seed.registration.configuration import STAMPING_CONFIGURATIONS, WEBHOOK_CONFIGURATIONS
 from seed.registration.health import Proof
 from seed.registration.keeper import ConfigurationKeeper
-from seed.registration.probe import Canary, in_user_cluster
+from seed.registration.probe import Canary
+from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.usage.source import Problem
 
@@ -42,22 +44,20 @@ LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 class UserClusters:
     """Runs while this replica leads. `on_change` and `on_state` are those of each `Source`; `on_proof` gets how far it
-    is proven that Machines are checked there. While not `wanted()`, no webhook configuration must be there."""
+    is proven that Machines are checked there. While none are `wanted`, no webhook configuration must be there."""
 
     def __init__(
         self,
         cluster: Cluster,
         quota_cache: QuotaCache,
         cluster_cache: ClusterCache,
-        desired: Callable[[UserCluster], WebhookConfiguration],
-        stamping: Callable[[UserCluster], WebhookConfiguration],
+        wanted: WantedConfigurations,
         sizing: Sizing,
         copies: LocalCopies,
         *,
         on_change: Callable[[Source, bool], None],
         on_state: Callable[[Source], None],
         on_proof: Callable[[str, Proof | None], None],
-        wanted: Callable[[], bool] = lambda: True,
         reach: Reach = DEFAULT,
         on_reconcile: ReconcileHook | None = None,
         beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
@@ -75,8 +75,6 @@ class UserClusters:
         self._cluster = cluster
         self._quota_cache = quota_cache
         self._cluster_cache = cluster_cache
-        self._desired = desired
-        self._stamping = stamping
         self._sizing = sizing
         self._copies = copies
         self._on_change = on_change
@@ -208,7 +206,7 @@ class UserClusters:
             self._controller.queue.add(source.key)
             self._on_state(source)
 
-        sample = in_user_cluster(source.namespace)
+        sample = machines.sample(source.namespace)
         canary = Canary(cluster, lambda: sample, on_proof=proven)
 
         def kept() -> None:
@@ -221,18 +219,18 @@ class UserClusters:
 
         keeper = ConfigurationKeeper(
             cluster,
-            lambda: self._desired(source.user_cluster),
+            lambda: self._wanted.for_cluster(source.user_cluster, machines.desired),
             on_state=kept,
             on_write=canary.look,
             on_restore=restored,
-            wanted=self._wanted,
+            wanted=self._wanted.are_wanted,
         )
         stamper = ConfigurationKeeper(
             cluster,
-            lambda: self._stamping(source.user_cluster),
+            lambda: self._wanted.for_cluster(source.user_cluster, machines.stamping),
             resource=STAMPING_CONFIGURATIONS,
             on_restore=lambda: metrics.webhook_restored(source.key),
-            wanted=self._wanted,
+            wanted=self._wanted.are_wanted,
         )
 
         async def keep() -> None:

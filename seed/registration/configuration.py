@@ -1,9 +1,6 @@
-"""The configurations that make a cluster ask us about its Machines, and what keeps them there.
+"""What the configurations have in common that make a cluster ask us: each kind that is counted has its own.
 
-The validating one admits, and answers what MachineDeployments ask for. The mutating one stamps; a Machine that it
-misses is sized all the same.
-
-A tenant who is admin of the user cluster can delete or change it. It is restored at once, and what was
+A tenant who is admin of the user cluster can delete or change them. They are restored at once, and what was
 created meanwhile is counted and shown.
 """
 
@@ -11,24 +8,18 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 from msgspec import structs
 
 from common.api.labels import MANAGED_BY_LABEL
-from common.api.types import UserCluster
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
-from seed.machines.machine_controller import FOOTPRINT_ANNOTATION
 
 log = logging.getLogger(__name__)
 
-NAME = "seedquota-machines"
-WEBHOOK = "machines.seedquota.io"
-STAMPING_WEBHOOK = "stamp.machines.seedquota.io"
-SCALE_WEBHOOK = "scale.seedquota.io"
 LABELS = {MANAGED_BY_LABEL: "seedquota"}
 
 RETRY_SECONDS = (0.2, 10.0)  # first and longest pause after a refused write
@@ -36,7 +27,10 @@ MATCH_CONDITIONS = "matchConditions"
 BREAK_GLASS = "break-glass"
 SERVICE_PORT = 443
 
+CREATE, UPDATE = "CREATE", "UPDATE"
+
 Webhook = dict[str, object]
+Rule = dict[str, object]
 
 
 class WebhookConfiguration(Object, frozen=True, kw_only=True):
@@ -85,35 +79,16 @@ class WebhookServer(msgspec.Struct, frozen=True, kw_only=True):
         return "/".join((self.base_url, kind, *([caller] if caller else []), self.token(kind)))
 
 
-def name_for(cluster: UserCluster) -> str:
-    """On a seed that counts its own Machines there is one for each UserCluster of that kind."""
-    if cluster.spec.kubeconfig_secret_ref is not None:
-        return NAME
-    return f"{NAME}.{cluster.metadata.namespace}.{cluster.metadata.name}"
-
-
-def desired(cluster: UserCluster, server: WebhookServer) -> WebhookConfiguration:
-    """What belongs into the cluster. It holds tokens: never log it."""
-    own_source = cluster.spec.kubeconfig_secret_ref is None
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": cluster.metadata.namespace}} if own_source else {}
-    admitting = configuration(
-        name_for(cluster),
-        WEBHOOK,
-        server,
-        server.url("machines", cluster.metadata.uid),
-        rules=[
-            {
-                "apiGroups": ["cluster.k8s.io"],
-                "apiVersions": ["v1alpha1"],
-                "operations": ["CREATE", "UPDATE"],
-                "resources": ["machines"],
-                "scope": "Namespaced",
-            }
-        ],
-        namespaces=selector,
-        sized_by=["providerSpec"],
-    )
-    return with_scale_checks(admitting, server.url("scale", cluster.metadata.uid))
+def rule(
+    group: str, versions: Iterable[str], resources: Iterable[str], *operations: str, scope: str = "Namespaced"
+) -> Rule:
+    return {
+        "apiGroups": [group],
+        "apiVersions": sorted(versions),
+        "operations": list(operations),
+        "resources": list(resources),
+        "scope": scope,
+    }
 
 
 def configuration(
@@ -122,22 +97,18 @@ def configuration(
     server: WebhookServer,
     url: str,
     *,
-    rules: Sequence[Mapping[str, object]],
+    rules: Sequence[Rule],
     namespaces: Mapping[str, object] = MappingProxyType({}),
-    sized_by: Sequence[str] = (),
     conditions: Mapping[str, str] = MappingProxyType({}),
 ) -> WebhookConfiguration:
-    """One that admits by these rules, in the `namespaces` of that selector.
-
-    `sized_by`: the fields of `spec` that tell what an object costs and who pays. If given, an update that leaves them
-    as they are is not asked about. `conditions`: others of CEL, by name.
+    """One that admits by these rules, in the `namespaces` of that selector. `conditions`: of CEL, by name.
 
     Everything is written out, also what is the API server's default, so that comparing finds what a tenant changed.
     """
     written: Webhook = {
         "name": webhook,
         "clientConfig": {"url": url, "caBundle": base64.b64encode(server.ca_bundle).decode()},
-        "rules": [dict(rule) for rule in rules],
+        "rules": list(rules),
         "failurePolicy": "Fail",
         "matchPolicy": "Equivalent",
         "namespaceSelector": dict(namespaces),
@@ -151,31 +122,9 @@ def configuration(
     if server.break_glass_group:
         group = _cel_string(server.break_glass_group)
         matching.append({"name": BREAK_GLASS, "expression": f"!({group} in request.userInfo.groups)"})
-    if sized_by:
-        matching.append({"name": "changes-size", "expression": _changes_size(sized_by)})
     matching += [{"name": condition, "expression": expression} for condition, expression in conditions.items()]
     written = _with_conditions(written, matching)
     return WebhookConfiguration(metadata=ObjectMeta(name=name, labels=LABELS), webhooks=[written])
-
-
-def with_scale_checks(admitting: WebhookConfiguration, url: str) -> WebhookConfiguration:
-    """With a webhook for the MachineDeployments and MachineSets of the same API.
-
-    It is advice, which stops nobody while we are down: their Machines are admitted by the other one.
-    """
-    (webhook,) = admitting.webhooks
-    client, rules = webhook["clientConfig"], webhook["rules"]
-    assert isinstance(client, dict) and isinstance(rules, list), "as `configuration` writes them"
-    resources = ["machinedeployments", "machinedeployments/scale", "machinesets", "machinesets/scale"]
-    scale: Webhook = {
-        **_only_break_glass(webhook),
-        "name": SCALE_WEBHOOK,
-        "clientConfig": {**client, "url": url},
-        "rules": [{**rule, "resources": resources} for rule in rules],
-        "failurePolicy": "Ignore",
-        "sideEffects": "None",
-    }
-    return structs.replace(admitting, webhooks=[webhook, scale])
 
 
 def through_service(
@@ -203,30 +152,11 @@ def token_of(webhook: Webhook) -> str:
     return str(called).rpartition("/")[2]
 
 
-def stamping(admitting: WebhookConfiguration, url: str) -> WebhookConfiguration:
-    """The mutating configuration that goes with it, of the same name: for the same Machines, in the same way.
-
-    It is asked about every update: one that changes no size may be the first that it sees of a Machine.
-    """
-    webhook, _ = admitting.webhooks
-    client = webhook["clientConfig"]
-    assert isinstance(client, dict)
-    changed: Webhook = {
-        **_only_break_glass(webhook),
-        "name": STAMPING_WEBHOOK,
-        "clientConfig": {**client, "url": url},
-        "failurePolicy": "Ignore",
-        "sideEffects": "None",
-        "reinvocationPolicy": "IfNeeded",  # a webhook after ours may change the spec
-    }
-    return structs.replace(admitting, webhooks=[changed])
-
-
 def has_break_glass(webhook: Webhook) -> bool:
-    return bool(_only_break_glass(webhook).get(MATCH_CONDITIONS))
+    return bool(only_break_glass(webhook).get(MATCH_CONDITIONS))
 
 
-def _only_break_glass(webhook: Webhook) -> Webhook:
+def only_break_glass(webhook: Webhook) -> Webhook:
     conditions = webhook.get(MATCH_CONDITIONS, [])
     assert isinstance(conditions, list), "as API servers have them"
     return _with_conditions(webhook, [condition for condition in conditions if condition["name"] == BREAK_GLASS])
@@ -236,16 +166,6 @@ def _with_conditions(webhook: Webhook, conditions: Sequence[object]) -> Webhook:
     """An empty list is not written: an API server gives none back."""
     others = {name: value for name, value in webhook.items() if name != MATCH_CONDITIONS}
     return {**others, MATCH_CONDITIONS: list(conditions)} if conditions else others
-
-
-def _changes_size(fields: Sequence[str]) -> str:
-    """CEL: false for an update that leaves these fields of `spec` and our stamp as they are.
-
-    An error would refuse the update, also while we answer. So no expression reads what may be missing or of another
-    type, and none costs more for a larger object.
-    """
-    unchanged = f"{same('spec', fields)} && {same('metadata.annotations', [FOOTPRINT_ANNOTATION])}"
-    return f"!(request.operation == 'UPDATE' && {unchanged})"
 
 
 def same(path: str, names: Sequence[str]) -> str:

@@ -22,8 +22,6 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
 from common.runtime.unexpected import contained
 from common.runtime.waiting import within
-from seed.machines.machine_controller import MACHINES
-from seed.registration.configuration import WEBHOOK
 from seed.registration.health import DENIED, TOO_OFTEN, Proof
 
 log = logging.getLogger(__name__)
@@ -45,12 +43,6 @@ class Sample(msgspec.Struct, frozen=True):
     webhook: str
     labels: Mapping[str, str] = MappingProxyType({})
     kind: str = "Machine"
-
-
-def in_user_cluster(namespace: str) -> Sample:
-    provider = {"cloudProvider": "fake", "cloudProviderSpec": {}, "operatingSystem": "ubuntu"}
-    spec = {"versions": {"kubelet": "1.30.0"}, "providerSpec": {"value": provider}}
-    return Sample(MACHINES, namespace, spec, WEBHOOK)
 
 
 def is_canary(metadata: ObjectMeta, *, dry_run: bool) -> bool:

@@ -6,14 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from common.api.types import UserCluster
-from seed.registration.configuration import (
-    ServicePort,
-    WebhookConfiguration,
-    WebhookServer,
-    desired,
-    stamping,
-    through_service,
-)
+from seed.registration.configuration import ServicePort, WebhookConfiguration, WebhookServer, through_service
 from seed.registration.token import WebhookKey
 
 Desired = Callable[[WebhookServer], WebhookConfiguration]
@@ -57,41 +50,27 @@ class WantedConfigurations:
     def are_wanted(self) -> bool:
         return not self.withdrawn
 
-    def for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
-        return self._reached_from(cluster, self._for_cluster(cluster))
-
-    def _for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
-        return desired(cluster, self._server_for(cluster.metadata.uid, _is_on_seed(cluster)))
-
-    def stamping_for_cluster(self, cluster: UserCluster) -> WebhookConfiguration:
-        uid = cluster.metadata.uid
-        url = self._server_for(uid, _is_on_seed(cluster)).url("stamp", uid)
-        return self._reached_from(cluster, stamping(self._for_cluster(cluster), url))
+    def for_cluster(
+        self, cluster: UserCluster, desired: Callable[[UserCluster, WebhookServer], WebhookConfiguration]
+    ) -> WebhookConfiguration:
+        """Without a kubeconfig, it is the seed's own API server that is to ask about it."""
+        on_seed = cluster.spec.kubeconfig_secret_ref is None
+        where = self.on_seed if on_seed else self.in_cluster
+        return where(cluster.metadata.uid, lambda server: desired(cluster, server))
 
     def on_seed(self, caller: str, desired: Desired) -> WebhookConfiguration:
         """For the seed's own API server. The tokens prove `caller`."""
-        return self._reached_from_seed(desired(self._server_for(caller)))
+        made = desired(self._server_for(caller, self._seed_break_glass_group))
+        return through_service(made, self._base_url, *self._seed_service) if self._seed_service is not None else made
 
     def in_cluster(self, caller: str, desired: Desired) -> WebhookConfiguration:
-        return desired(self._server_for(caller, on_seed=False))
+        return desired(self._server_for(caller, self._user_cluster_break_glass_group))
 
-    def _server_for(self, caller: str, on_seed: bool = True) -> WebhookServer:
+    def _server_for(self, caller: str, break_glass_group: str) -> WebhookServer:
         return WebhookServer(
             base_url=self._base_url,
             token=lambda kind: self._key.token(kind, caller),
             ca_bundle=self._certificates.ca_bundle,
             timeout_seconds=self._timeout_seconds,
-            break_glass_group=self._seed_break_glass_group if on_seed else self._user_cluster_break_glass_group,
+            break_glass_group=break_glass_group,
         )
-
-    def _reached_from(self, cluster: UserCluster, configuration: WebhookConfiguration) -> WebhookConfiguration:
-        return self._reached_from_seed(configuration) if _is_on_seed(cluster) else configuration
-
-    def _reached_from_seed(self, configuration: WebhookConfiguration) -> WebhookConfiguration:
-        if self._seed_service is None:
-            return configuration
-        return through_service(configuration, self._base_url, *self._seed_service)
-
-
-def _is_on_seed(cluster: UserCluster) -> bool:
-    return cluster.spec.kubeconfig_secret_ref is None

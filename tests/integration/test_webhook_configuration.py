@@ -30,18 +30,17 @@ from devcluster.cluster_api import infrastructure_crd
 from devcluster.controlplane import ApiServer, ControlPlane
 from seed.kinds.machines import cluster_api_configuration as cluster_api
 from seed.kinds.machines import source as source_module
+from seed.kinds.machines.configuration import NAME, desired
 from seed.kinds.machines.machine_api import API_SERVICES
 from seed.kinds.machines.source import Source
 from seed.machines.machine_controller import MACHINES as MACHINE_RESOURCE
 from seed.registration import keeper as keeper_module
 from seed.registration.configuration import (
-    NAME,
     WEBHOOK_CONFIGURATIONS,
     ServicePort,
     Webhook,
     WebhookConfiguration,
     WebhookServer,
-    desired,
     through_service,
 )
 from seed.registration.keeper import ConfigurationKeeper

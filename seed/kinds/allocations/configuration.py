@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.api.types import ALLOCATIONS
-from seed.registration.configuration import WebhookConfiguration, WebhookServer, configuration
+from seed.registration.configuration import CREATE, UPDATE, WebhookConfiguration, WebhookServer, configuration, rule
 from seed.registration.probe import Sample
 
 CALLER = "allocations"
@@ -20,15 +20,7 @@ def desired(server: WebhookServer) -> WebhookConfiguration:
         WEBHOOK,
         server,
         server.url(CALLER),
-        rules=[
-            {
-                "apiGroups": [ALLOCATIONS.group],
-                "apiVersions": [ALLOCATIONS.version],
-                "operations": ["CREATE", "UPDATE"],
-                "resources": [ALLOCATIONS.plural],
-                "scope": "Namespaced",
-            }
-        ],
+        rules=[rule(ALLOCATIONS.group, [ALLOCATIONS.version], [ALLOCATIONS.plural], CREATE, UPDATE)],
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from common.api.types import USER_CLUSTERS
 from seed.kinds.clusters.evaluator import Kind
-from seed.registration.configuration import WebhookConfiguration, WebhookServer, configuration
+from seed.registration.configuration import CREATE, WebhookConfiguration, WebhookServer, configuration, rule
 from seed.registration.probe import Sample
 
 CALLER = "clusters"
@@ -24,13 +24,7 @@ def desired(kinds: Sequence[Kind], server: WebhookServer) -> WebhookConfiguratio
         server,
         server.url(CALLER),
         rules=[
-            {
-                "apiGroups": [kind.group],
-                "apiVersions": sorted(kind.versions),
-                "operations": ["CREATE"],
-                "resources": [kind.plural],
-                "scope": "Namespaced" if kind.namespaced else "Cluster",
-            }
+            rule(kind.group, kind.versions, [kind.plural], CREATE, scope="Namespaced" if kind.namespaced else "Cluster")
             for kind in kinds
         ],
     )

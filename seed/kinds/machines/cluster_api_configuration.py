@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from common.kube.client.resource import Resource
 from common.kube.controller.discovery import Served, Wanted
+from seed.kinds.machines.configuration import changes_size, with_scale_checks
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine
-from seed.registration.configuration import WebhookConfiguration, WebhookServer, configuration, with_scale_checks
+from seed.registration.configuration import CREATE, UPDATE, WebhookConfiguration, WebhookServer, configuration, rule
 from seed.registration.probe import Sample
 
 _MACHINES = Wanted(cluster_api.GROUP, "Machine", cluster_api.VERSIONS, ClusterMachine)
@@ -16,6 +17,7 @@ CALLER = "cluster-api"
 
 NAME = "seedquota-cluster-api"
 WEBHOOK = "cluster-api.seedquota.io"
+MACHINES_AND_POOLS = ("machines", "machinepools", "machinepools/scale")
 
 
 def desired(server: WebhookServer) -> WebhookConfiguration:
@@ -25,16 +27,8 @@ def desired(server: WebhookServer) -> WebhookConfiguration:
         WEBHOOK,
         server,
         server.url(CALLER),
-        rules=[
-            {
-                "apiGroups": [cluster_api.GROUP],
-                "apiVersions": sorted(cluster_api.VERSIONS),
-                "operations": ["CREATE", "UPDATE"],
-                "resources": ["machines", "machinepools", "machinepools/scale"],
-                "scope": "Namespaced",
-            }
-        ],
-        sized_by=["clusterName", "infrastructureRef", "failureDomain", "replicas", "template"],
+        rules=[rule(cluster_api.GROUP, cluster_api.VERSIONS, MACHINES_AND_POOLS, CREATE, UPDATE)],
+        conditions=changes_size(["clusterName", "infrastructureRef", "failureDomain", "replicas", "template"]),
     )
     return with_scale_checks(admitting, server.url("scale", CALLER))
 

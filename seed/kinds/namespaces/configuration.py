@@ -26,10 +26,12 @@ from seed.registration.apart import EVERYTHING, Region, apart, region, requireme
 from seed.registration.configuration import (
     LABELS,
     MATCH_CONDITIONS,
+    Rule,
     Webhook,
     WebhookConfiguration,
     WebhookServer,
     configuration,
+    rule,
     same,
 )
 from seed.registration.probe import ANNOTATION, Sample
@@ -63,7 +65,6 @@ _OF_UPDATES = {"changes-use": f"!({_UNCHANGED})"}
 """CEL: what leaves an object's use as it is never waits, such as the removal of its finalizers. A webhook of its own
 has it: for a condition an API server converts the whole object, which costs a tenth of creating a pod."""
 
-Rule = dict[str, object]
 Rules = frozenset[tuple[str, str, str]]
 """Of what is asked: group, resource with its subresource, operation."""
 
@@ -151,17 +152,10 @@ def sample_of(configured: WebhookConfiguration) -> Sample | None:
 def _canary(webhook: Webhook, version: str) -> Webhook:
     """It is called at the same URL, for nothing but canaries. Its name changes with what the others ask, so whoever is
     refused by it knows that the API server has taken up all of this configuration."""
-    rule = {
-        "apiGroups": [_REVIEWS.group],
-        "apiVersions": [_REVIEWS.version],
-        "operations": ["CREATE"],
-        "resources": [_REVIEWS.plural],
-        "scope": "Cluster",
-    }
     return {
         **webhook,
         "name": f"canary-{version}.{SUFFIX}",
-        "rules": [rule],
+        "rules": [rule(_REVIEWS.group, [_REVIEWS.version], [_REVIEWS.plural], CREATE, scope="Cluster")],
         "namespaceSelector": {},
         "objectSelector": {"matchLabels": {ANNOTATION: "true"}},
     }
@@ -176,13 +170,7 @@ def _rules(asked: Rules) -> list[Rule]:
     for (group, resource), found in operations.items():
         together.setdefault((group, tuple(sorted(found))), []).append(resource)
     return [
-        {
-            "apiGroups": [group],
-            "apiVersions": ["*"],  # an object counts the same in each
-            "operations": list(found),
-            "resources": sorted(resources),
-            "scope": "Namespaced",
-        }
+        rule(group, ["*"], sorted(resources), *found)  # an object counts the same in each version
         for (group, found), resources in sorted(together.items())
     ]
 

@@ -15,17 +15,15 @@ from seed.build import wanted_of
 from seed.kinds import registry
 from seed.kinds.clusters.evaluator import kinds
 from seed.kinds.machines import cluster_api_configuration as cluster_api
+from seed.kinds.machines.configuration import desired, name_for, stamping
 from seed.options import SeedOptions
 from seed.registration.configuration import (
     ServicePort,
     Webhook,
     WebhookConfiguration,
     WebhookServer,
-    desired,
     has_break_glass,
     lost,
-    name_for,
-    stamping,
     through_service,
     token_of,
 )
@@ -111,8 +109,8 @@ def test_a_group_name_cannot_change_the_expression() -> None:
 
 def test_nobody_passes_where_break_glass_is_off() -> None:
     """A tenant who is admin of the user cluster may impersonate any group there."""
-    admitting = desired(user_cluster(), WebhookServer(base_url="https://a", token=of_kind, ca_bundle=b""))
-    webhooks = [*admitting.webhooks, *stamping(admitting, "https://a/stamp").webhooks]
+    server = WebhookServer(base_url="https://a", token=of_kind, ca_bundle=b"")
+    webhooks = [webhook for made in (desired, stamping) for webhook in made(user_cluster(), server).webhooks]
     assert not [webhook for webhook in webhooks if "request.userInfo" in str(webhook.get("matchConditions"))]
     assert ["matchConditions" in webhook for webhook in webhooks] == [True, False, False], "an empty list is not kept"
 
@@ -188,11 +186,11 @@ def test_cluster_apis_deployments_are_asked_about_in_both_of_its_versions() -> N
 
 
 def test_the_stamping_webhook_is_asked_about_the_same_machines_and_stops_none() -> None:
-    admitting = desired(
-        user_cluster(),
-        WebhookServer(base_url="https://a", token=of_kind, ca_bundle=b"", break_glass_group="seedquota:break-glass"),
+    server = WebhookServer(
+        base_url="https://a", token=of_kind, ca_bundle=b"", break_glass_group="seedquota:break-glass"
     )
-    (webhook,) = stamping(admitting, f"https://a/stamp/{UID}/t-stamp").webhooks
+    admitting = desired(user_cluster(), server)
+    (webhook,) = stamping(user_cluster(), server).webhooks
     assert webhook["clientConfig"] == {"url": f"https://a/stamp/{UID}/t-stamp", "caBundle": ""}
     assert webhook["failurePolicy"] == "Ignore"
     assert {key: webhook[key] for key in ("rules", "namespaceSelector", "timeoutSeconds")} == {
@@ -238,10 +236,10 @@ def test_only_the_seeds_own_api_server_goes_through_the_service(
     theirs, own = user_cluster(), user_cluster(own_source=True)
     on_seed = [
         *(wanted.on_seed(kind.of_seed.caller, kind.of_seed.desired) for kind in registry.KINDS if kind.of_seed),
-        wanted.for_cluster(own),
-        wanted.stamping_for_cluster(own),
+        wanted.for_cluster(own, desired),
+        wanted.for_cluster(own, stamping),
     ]
-    in_user_clusters = [wanted.for_cluster(theirs), wanted.stamping_for_cluster(theirs)]
+    in_user_clusters = [wanted.for_cluster(theirs, desired), wanted.for_cluster(theirs, stamping)]
     assert {tuple(client) for client in clients(in_user_clusters)} == {("url", "caBundle")}
     assert {tuple(client) for client in clients(on_seed)} == {("service" if service else "url", "caBundle")}
 
@@ -256,5 +254,5 @@ def test_break_glass_is_off_in_user_clusters_unless_it_is_switched_on(given: lis
     options = flags.parse(SeedOptions, "seedquota-seed", "d", [*needed, *given], {})
     key = cast(WebhookKey, SimpleNamespace(token=lambda kind, _caller: kind))
     made = wanted_of(options, key, cast(Certificates, SimpleNamespace(ca_bundle=b"CA")))
-    for configuration in (made.for_cluster(user_cluster()), made.stamping_for_cluster(user_cluster())):
+    for configuration in (made.for_cluster(user_cluster(), desired), made.for_cluster(user_cluster(), stamping)):
         assert [has_break_glass(webhook) for webhook in configuration.webhooks] == [on] * len(configuration.webhooks)
