@@ -15,7 +15,6 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.client.reach import DEFAULT, Reach
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.runtime.unexpected import kept_running
 from seed import metrics
 from seed.admission import projects
 from seed.cache.clusters import ClusterCache
@@ -28,10 +27,9 @@ from seed.kinds.machines.machine_api import TAKEN_OVER
 from seed.kinds.machines.source import Source
 from seed.model.cluster_key import is_of_kubermatic
 from seed.projections.local_copies import LocalCopies
-from seed.registration.configuration import STAMPING_CONFIGURATIONS, WEBHOOK_CONFIGURATIONS
+from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
 from seed.registration.health import Proof
-from seed.registration.keeper import ConfigurationKeeper
-from seed.registration.probe import Canary
+from seed.registration.registered_webhook import RegisteredWebhook
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
 from seed.usage.source import Problem
@@ -68,9 +66,7 @@ class UserClusters:
         of the webhook configurations that it may leave there. `in_namespaces`: whether it is proven that what is
         created in namespaces is checked there."""
         self.sources: dict[str, Source] = {}
-        self._keepers: dict[str, ConfigurationKeeper] = {}
-        self._stampers: dict[str, ConfigurationKeeper] = {}
-        self._canaries: dict[str, Canary] = {}
+        self._webhooks: dict[str, RegisteredWebhook] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._cluster = cluster
         self._quota_cache = quota_cache
@@ -104,8 +100,8 @@ class UserClusters:
 
     def configuration_changed(self) -> None:
         """The CA bundle or a token changed: the configuration of every user cluster must change."""
-        for keeper in (*self._keepers.values(), *self._stampers.values()):
-            keeper.changed()
+        for webhook in self._webhooks.values():
+            webhook.changed()
 
     def with_webhooks(self) -> list[str]:
         """The user clusters in which a configuration of ours may still be. Of two that lead to one cluster, the one
@@ -117,8 +113,8 @@ class UserClusters:
         ]
 
     def _is_absent(self, key: str) -> bool:
-        keeper, stamper = self._keepers.get(key), self._stampers.get(key)
-        return keeper is not None and stamper is not None and keeper.absent and stamper.absent
+        webhook = self._webhooks.get(key)
+        return webhook is not None and webhook.absent
 
     def _is_duplicate(self, key: str) -> bool:
         source = self.sources.get(key)
@@ -176,19 +172,16 @@ class UserClusters:
     async def _stop_keeping(self, source: Source, *, remove: bool) -> None:
         """A user cluster that is not counted here any more must not send its objects to this webhook."""
         key, cluster = source.key, source.cluster
-        keeper, stamper = self._keepers.pop(key, None), self._stampers.pop(key, None)
-        task = self._keeping.pop(key, None)
+        webhook, task = self._webhooks.pop(key, None), self._keeping.pop(key, None)
         copies, in_namespaces = self._copies.of(key), self._copies.in_namespaces(key)
-        self._canaries.pop(key, None)
-        if keeper is None or stamper is None or task is None:
+        if webhook is None or task is None:
             return
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         if not remove:
             return
         try:
-            await keeper.remove()
-            await stamper.remove()
+            await webhook.remove()
             names = self._configurations(source.user_cluster)
             if cluster is not None:
                 for name in names:
@@ -202,43 +195,34 @@ class UserClusters:
             log.warning("left behind in a user cluster", extra={"cluster": key, "error": str(error)})
 
     def _keep_webhook(self, source: Source, cluster: Cluster) -> asyncio.Task[None]:
-        def proven() -> None:
+        def look() -> None:
             self._controller.queue.add(source.key)
+
+        def told() -> None:
+            look()
             self._on_state(source)
-
-        sample = machines.sample(source.namespace)
-        canary = Canary(cluster, lambda: sample, on_proof=proven)
-
-        def kept() -> None:
-            canary.look()
-            self._controller.queue.add(source.key)
 
         def restored() -> None:
             metrics.webhook_restored(source.key)
             self._controller.queue.add_after(source.key, STATUS_DELAY)
 
-        keeper = ConfigurationKeeper(
+        sample = machines.sample(source.namespace)
+        webhook = RegisteredWebhook(
             cluster,
+            source.key,
             lambda: self._wanted.for_cluster(source.user_cluster, machines.desired),
-            on_state=kept,
-            on_write=canary.look,
+            lambda: sample,
+            wanted=self._wanted.are_wanted,
+            on_state=told,
             on_restore=restored,
-            wanted=self._wanted.are_wanted,
-        )
-        stamper = ConfigurationKeeper(
-            cluster,
-            lambda: self._wanted.for_cluster(source.user_cluster, machines.stamping),
-            resource=STAMPING_CONFIGURATIONS,
-            on_restore=lambda: metrics.webhook_restored(source.key),
-            wanted=self._wanted.are_wanted,
+            stamping=lambda: self._wanted.for_cluster(source.user_cluster, machines.stamping),
         )
 
         async def keep() -> None:
-            copying = self._copies.follow(source, cluster, lambda: self._controller.queue.add(source.key))
+            copying = self._copies.follow(source, cluster, look)
             try:
                 async with asyncio.TaskGroup() as group:
-                    for each in (keeper, stamper, canary):
-                        group.create_task(kept_running("webhook configurations", each.run, whose=source.key))
+                    group.create_task(webhook.run())
                     if self._beside is not None:
                         group.create_task(self._beside(source, cluster))
             finally:
@@ -246,22 +230,18 @@ class UserClusters:
                     copying.cancel()
                     await asyncio.wait([copying])
                 # The connection has ended, and nothing is kept through it any more.
-                if self._keepers.get(source.key) is keeper:
-                    for kept in (self._keepers, self._stampers, self._canaries, self._keeping):
-                        kept.pop(source.key, None)
+                if self._webhooks.get(source.key) is webhook:
+                    del self._webhooks[source.key], self._keeping[source.key]
 
-        self._keepers[source.key] = keeper
-        self._stampers[source.key] = stamper
-        self._canaries[source.key] = canary
-        task = asyncio.create_task(keep(), name=f"webhook configurations of {source.key}")
-        self._keeping[source.key] = task
+        self._webhooks[source.key] = webhook
+        self._keeping[source.key] = task = asyncio.create_task(keep(), name=f"webhook configurations of {source.key}")
         return task
 
     async def _report(self, cluster: UserCluster, source: Source) -> float | None:
-        keeper, canary = self._keepers.get(source.key), self._canaries.get(source.key)
+        webhook = self._webhooks.get(source.key)
+        keeper, proof = (webhook.keeper, webhook.proof) if webhook is not None else (None, None)
         quotas = self._quota_cache.quotas_of(source.consumer)
         unsized = source.totals.unsized({name for quota in quotas if quota.enforced for name in quota.limits})
-        proof = canary.proof if canary is not None else None
         said = projects.shown(self._quota_cache, cluster), self._of_namespaces(source), self._written(source)
         wanted = judge(cluster, source, keeper, proof, unsized, *said)
         metrics.canary(source.key, proof.enforced if proof is not None else None)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from common.kube.client.api_client import Cluster
-from common.runtime.unexpected import kept_running
 from seed import metrics
-from seed.registration import withdrawal
 from seed.registration.configuration import WebhookConfiguration
 from seed.registration.health import Proof
-from seed.registration.keeper import ConfigurationKeeper
-from seed.registration.probe import Canary, Sample
+from seed.registration.probe import Sample
+from seed.registration.registered_webhook import RegisteredWebhook
 
 
 class Enforcement:
@@ -32,42 +29,36 @@ class Enforcement:
         one was refused and none that came later showed that nothing is asked; None for what is not known."""
         self._refused: bool | None = None
         self._key = key
-        self._canary = Canary(cluster, lambda: sample() if wanted() else None, on_proof=self._proven)
-        look = self._canary.look
-        self._keeper = ConfigurationKeeper(cluster, desired, on_state=look, on_write=look, wanted=wanted)
+        self._webhook = RegisteredWebhook(cluster, key, desired, sample, wanted=wanted, on_state=self._proven)
         self._running = False
         self._on_proof = on_proof
 
     async def run(self) -> None:
         self._running = True
         try:
-            async with asyncio.TaskGroup() as group:
-                for each in (self._keeper, self._canary):
-                    group.create_task(kept_running("webhook configurations", each.run, whose=self._key))
+            await self._webhook.run()
         finally:
             self._running = False
 
     def changed(self) -> None:
         """What the configuration should be, or whether it should be there, is another."""
-        self._keeper.changed()
+        self._webhook.changed()
         if self._running:
             self._proven()
 
     async def withdraw(self) -> None:
         """What an earlier leader may have left, while nobody keeps it. Raises ApiError."""
         if not self._running:
-            await self._keeper.remove()
+            await self._webhook.remove()
 
     async def remove(self) -> None:
         """Nothing is left to ask about. Raises ApiError."""
-        self._canary.proof = None
+        self._webhook.canary.proof = None
         self._proven()
-        await self._keeper.remove()
+        await self._webhook.remove()
 
     def _proven(self) -> None:
-        if not self._keeper.wanted():
-            self._canary.proof = None  # what was proven is not, once it is wanted again
-        proof = self._canary.proof if self._keeper.wanted() else withdrawal.PROOF
+        proof = self._webhook.proof
         enforced = proof.enforced if proof is not None else None
         if proof is None:
             self._refused = None

@@ -21,8 +21,8 @@ from seed.model.source_key import SourceKey
 from seed.registration import withdrawal
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS, WebhookConfiguration
 from seed.registration.health import DENIED, Proof
-from seed.registration.keeper import ConfigurationKeeper
-from seed.registration.probe import Canary, Sample
+from seed.registration.probe import Sample
+from seed.registration.registered_webhook import RegisteredWebhook
 
 log = logging.getLogger(__name__)
 
@@ -75,14 +75,13 @@ class NamespacedWebhook:
         self._waiting: set[str] = set()  # names of new quotas, which are not asked about yet
         self._asked = ""  # the webhook that is to refuse canaries
         self._written: bool | None = None  # it may be there still; None: the leader before may have left it
-        self._keeper: ConfigurationKeeper | None = None
-        self._canary: Canary | None = None
+        self._registered: RegisteredWebhook | None = None  # while the cluster takes part
         self._wake = asyncio.Event()
 
     def configuration_changed(self) -> None:
         """What is asked, the CA bundle or the token."""
-        if self._keeper is not None:
-            self._keeper.changed()
+        if self._registered is not None:
+            self._registered.changed()
         self._judge()
         self._wake.set()
 
@@ -110,20 +109,18 @@ class NamespacedWebhook:
 
     async def _keep(self) -> None:
         """As long as the cluster takes part."""
-        canary = Canary(self._cluster, self._sample, on_proof=self._judge)
-        keeper = ConfigurationKeeper(
-            self._cluster, self._desired, on_state=self._looked, on_write=canary.look, wanted=self._are_wanted
+        webhook = self._registered = RegisteredWebhook(
+            self._cluster, self._key, self._desired, self._sample, wanted=self._are_wanted, on_state=self._judge
         )
-        self._keeper, self._canary = keeper, canary
         try:
-            (await first_of(keeper.run(), canary.run(), self._until_let_go())).result()
+            (await first_of(webhook.run(), self._until_let_go())).result()
         finally:
-            self._keeper, self._canary, self._proven = None, None, {}
+            self._registered, self._proven = None, {}
 
     @property
     def absent(self) -> bool:
         """Nothing is asked there by us."""
-        return self._keeper.absent if self._keeper is not None else self._written is False
+        return self._registered.absent if self._registered is not None else self._written is False
 
     def _sample(self) -> Sample | None:
         return namespaces.sample_of(self._desired()) if self._are_wanted() else None
@@ -165,20 +162,14 @@ class NamespacedWebhook:
     def _desired(self) -> WebhookConfiguration:
         return self._wanted(self._asked_about())
 
-    def _looked(self) -> None:
-        if self._canary is not None:
-            self._canary.look()
-        self._judge()
-
     def _judge(self) -> None:
         self._prove()
         self._show()
 
     def _prove(self) -> None:
-        keeper, canary = self._keeper, self._canary
-        if keeper is None or canary is None:
+        if self._registered is None:
             return
-        proof = canary.proof
+        keeper, canary, proof = self._registered.keeper, self._registered.canary, self._registered.proof
         quotas = {quota.key.uid: (quota, namespaces.limits_of(quota)) for quota in self._quotas()}
         sample = self._sample()
         asked = sample.webhook if sample is not None else ""
@@ -188,7 +179,7 @@ class NamespacedWebhook:
             self._proven = {uid: limits for uid, limits in self._proven.items() if uid in quotas}
         if asked and asked == canary.proven:
             self._proven = {quota.key.uid: namespaces.limits_of(quota) for quota in self._asked_about()}
-        works = proof is not None and proof.enforced is not False and self._are_wanted()
+        works = proof is not None and proof.enforced is not False
         works = works and keeper.error is None and not keeper.contested
         for uid, (quota, limits) in quotas.items():
             enforced = works and self._proven.get(uid) == limits
@@ -204,12 +195,11 @@ class NamespacedWebhook:
             self._on_state()
 
     def _found(self) -> Proof:
-        keeper, proof = self._keeper, self._canary.proof if self._canary is not None else None
-        quotas = self._quotas()
         if not self._are_wanted():
             return withdrawal.PROOF
-        if keeper is None:
+        if self._registered is None:
             return CONNECTING
+        keeper, proof = self._registered.keeper, self._registered.proof
         if keeper.contested:
             return CONTESTED
         if keeper.error is not None:
@@ -218,7 +208,9 @@ class NamespacedWebhook:
             return CONNECTING
         if not proof.enforced:
             return proof
-        unproven = [quota.name for quota in quotas if self._proven.get(quota.key.uid) != namespaces.limits_of(quota)]
+        unproven = [
+            quota.name for quota in self._quotas() if self._proven.get(quota.key.uid) != namespaces.limits_of(quota)
+        ]
         if unproven:
             return Proof(None, "NotProven", f"no dry run has been refused yet for {some(sorted(unproven))}")
         return Proof(True, DENIED)

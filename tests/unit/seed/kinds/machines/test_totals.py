@@ -10,7 +10,9 @@ from common.quota import resources
 from common.quota.names import MAX_DEVICES
 from common.quota.quantity import UNIT
 from seed.kinds.machines.totals import MAX_UNSIZED_NAMED, MachineTotals
+from seed.machines.footprint import footprint
 from seed.machines.machine_controller import Machine, MachineSpec
+from seed.providers.size import Footprint
 from tests.unit.seed_world import nanos
 
 
@@ -101,6 +103,22 @@ def test_a_machine_that_cannot_be_sized_any_more_keeps_its_last_known_size() -> 
     assert made.unsized().count == 0
     made.apply(Change(machine("a", "2"), None))
     assert made.used == {}
+
+
+def test_a_machine_of_which_something_unexpected_fails_stays_in_the_sum_as_it_was() -> None:
+    def size(found: Machine) -> Footprint:
+        if found.metadata.generation == 2:
+            raise ValueError("nobody expects this")
+        return footprint(found)
+
+    made = MachineTotals(size=size)
+    versions = [machine("a", "8", generation=generation) for generation in (1, 2, 3)]
+    made.apply(Change(None, versions[0]))
+    with pytest.raises(ValueError, match="nobody"):
+        made.apply(Change(versions[0], versions[1]))
+    assert (made.used["cpu"], len(made)) == (nanos("cpu=8")["cpu"], 1)
+    made.apply(Change(versions[1], versions[2]))
+    assert made.used["cpu"] == nanos("cpu=8")["cpu"], "it counts once"
 
 
 def test_a_new_connection_knows_the_sizes_of_the_one_before_but_counts_only_what_it_lists() -> None:

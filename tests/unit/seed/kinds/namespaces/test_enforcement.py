@@ -25,6 +25,7 @@ from seed.model.selected import Exempt
 from seed.registration import probe
 from seed.registration.configuration import WebhookConfiguration, WebhookServer
 from seed.registration.health import Proof
+from seed.registration.registered_webhook import RegisteredWebhook
 from tests.unit.fake_api_server import eventually
 from tests.unit.namespaces_world import ANN, World
 
@@ -80,11 +81,11 @@ class Site:
         """What the keeper and the canary see."""
         sample = self.webhook._sample()
         defaults = {"contested": False, "error": None, "in_place": True}
-        self.webhook._keeper = cast(Any, SimpleNamespace(**{**defaults, **keeper}))
         name = sample.webhook if sample is not None and proven else ""
-        self.webhook._canary = cast(
-            Any, SimpleNamespace(proof=proof, proven=name, look=lambda: None, forget=lambda: None)
-        )
+        canary = SimpleNamespace(proven=name, forget=lambda: None)
+        keeper = {**defaults, **keeper}
+        registered = SimpleNamespace(proof=proof, keeper=SimpleNamespace(**keeper), canary=canary, changed=lambda: None)
+        self.webhook._registered = cast(Any, registered)
         self.webhook._judge()
         return self.said()
 
@@ -221,9 +222,15 @@ async def test_a_quota_that_comes_where_an_equal_one_went_is_proven_anew(
     site = Site()
     site.world.cluster("c1")
     site.world.quota("ann", selector={"matchLabels": ANN})
-    canary = probe.Canary(cast(Cluster, server), site.webhook._sample, on_proof=site.webhook._judge)
-    site.webhook._canary = canary
-    site.webhook._keeper = cast(Any, SimpleNamespace(contested=False, error=None, in_place=True, changed=lambda: None))
+    registered = site.webhook._registered = RegisteredWebhook(
+        cast(Cluster, server),
+        CLUSTER,
+        site.webhook._desired,
+        site.webhook._sample,
+        wanted=lambda: True,
+        on_state=site.webhook._judge,
+    )
+    registered.keeper.in_place, canary = True, registered.canary
     site.webhook.configuration_changed()
     running = asyncio.create_task(canary.run())
     try:
