@@ -64,9 +64,7 @@ class ClusterCopies(Copies):
     async def _keep(self) -> None:
         now = time.monotonic()
         if self._installed_at is None or now - self._installed_at >= INSTALL_AGAIN:
-            for kind in definition.DEFINITIONS:
-                await self._cluster.apply(definition.CUSTOM_RESOURCES, kind, SEED_MANAGER)
-            await self._cluster.apply(definition.ROLES, definition.ROLE, SEED_MANAGER)
+            await definition.install(self._cluster)
             self._installed_at = now
         known = sorted(self._known(), key=lambda each: each.quota.name)[:MAX_COPIES]
         uids = frozenset(each.quota.key.uid for each in known)

@@ -46,7 +46,7 @@ def test_the_wheel_has_the_programs_and_neither_devcluster_nor_tests(wheel: Path
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PRODUCT)
     others = [name for name in names if ".dist-info/" not in name and not name.endswith(".py")]
-    assert others == ["cli/master-on-seed.yaml"]
+    assert all(name.endswith(".yaml") for name in others)
     assert "pytest" not in metadata and "Provides-Extra" not in metadata
 
 
@@ -127,16 +127,23 @@ def test_what_krew_installs_runs_by_its_link_and_has_the_sum_that_the_manifest_s
     }
 
 
-def test_the_wheel_has_the_rights_of_the_master_on_a_seed_as_the_charts_have_them(wheel: Path) -> None:
+def test_the_wheel_has_rights_and_definitions_as_the_charts_have_them(wheel: Path) -> None:
+    charts = ROOT / "charts"
+    sources = {f"common/api/crds/{path.name}": path for path in (charts / "crds").iterdir()}
+    sources["cli/master-on-seed.yaml"] = charts / "rbac" / "master-on-seed.yaml"
     with zipfile.ZipFile(wheel) as content:
-        assert (
-            content.read("cli/master-on-seed.yaml") == (ROOT / "charts" / "rbac" / "master-on-seed.yaml").read_bytes()
-        )
-    code = (
-        f"import sys; sys.path.insert(0, {str(wheel)!r}); from cli.seeds import rights; print(len(rights.objects('n')))"
-    )
+        found = {name: content.read(name) for name in content.namelist() if name.endswith(".yaml")}
+    assert found == {name: path.read_bytes() for name, path in sources.items()}
+    code = f"""
+import sys
+sys.path.insert(0, {str(wheel)!r})
+from cli.seeds import rights
+from common.api.definitions import definition
+from common.api.types import SEEDS
+print(len(rights.objects("n")), definition(SEEDS, dict)["metadata"]["name"])
+"""
     ran = subprocess.run([sys.executable, "-I", "-B", "-c", code], capture_output=True, text=True, check=False)
-    assert ran.stdout.strip() == "5", ran.stderr
+    assert ran.stdout.strip() == "5 seeds.seedquota.io", ran.stderr
 
 
 def test_the_locks_agree_are_hashed_and_name_no_registry() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from common.quota import resources
 from common.quota.account import Account, AccountKey, Grant, Reservation
 from seed.model.quota import Quota
-from seed.projections.definition import DEFINITIONS, ROLE
+from seed.projections.definition import ROLE
 from seed.projections.local_quota import MASTER_SILENT, Known, LocalQuota, desired, manifest
 from tests.unit.seed_world import nanos
 
@@ -161,13 +161,6 @@ def test_it_depends_on_nothing_of_others_but_the_totals(
         assert amount <= found.used[name], "what is used here is part of the total"
     assert found.hard == limits
     assert found.used.keys() <= limits.keys()
-
-
-@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda found: found["metadata"]["name"])
-def test_a_definition_that_is_installed_is_that_of_the_chart(definition: dict[str, Any]) -> None:
-    singular = definition["spec"]["names"]["singular"]
-    chart = yaml.safe_load((CHARTS / "crds" / f"{singular}.yaml").read_text())
-    assert {key: chart[key] for key in ("metadata", "spec")} == definition
 
 
 def test_the_role_that_is_installed_is_that_of_the_chart() -> None:
