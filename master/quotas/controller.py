@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from common.api.convert import wire_quantities
 from common.api.labels import LEDGER_ANNOTATION
+from common.api.status import ECHO
 from common.api.types import WireIdle
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
@@ -47,7 +48,6 @@ WORKERS = 64
 TIMEOUT = 30.0  # seconds for one decision
 POLL_ASK = 0.2  # seconds until another look while an ask waits
 COPIES_FIRST = 5.0  # seconds that a quota made just now waits for its first copy: nothing can be decided before
-ECHO = 2.0  # seconds after a write in which the watch may still show what was before
 AGES_EVERY = 30.0
 
 

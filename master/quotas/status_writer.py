@@ -9,8 +9,8 @@ import msgspec
 
 from common.api import conditions
 from common.api.labels import MASTER_MANAGER
+from common.api.status import ECHO, write_status
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.runtime.burst import PATIENCE, PAUSE
 from master.cache.informers import Caches
@@ -27,7 +27,6 @@ TIMEOUT = 30.0  # seconds for one status
 EVERY = 0.1  # seconds between writes of one quota's status
 SETTLING_EVERY = 1.0  # ... while it is on its way to the seeds: mostly it is there sooner
 RESERVED_EVERY = 1.0  # ... where only what is reserved has changed
-ECHO = 2.0  # seconds after a write in which the watch may still show what was before
 
 
 class StatusWriter:
@@ -87,13 +86,7 @@ class StatusWriter:
             wait = state.shown_at + RESERVED_EVERY - now
             if wait > 0:
                 return wait
-        body = {
-            "metadata": {"name": name, "uid": state.uid},
-            "status": {**msgspec.to_builtins(status), "conditions": status.conditions},
-        }
-        try:
-            await self._cluster.apply(MASTER_QUOTAS, body, MASTER_MANAGER, "status")
-        except NotFound:
+        if not await write_status(self._cluster, MASTER_QUOTAS, state.quota, status, MASTER_MANAGER):
             return None
         changed = changed_limits(state.shown.hard, status.hard)
         if changed:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
+
+import msgspec
 
 from common.api.conditions import now
 from common.api.labels import MASTER_MANAGER
-from common.api.types import SEEDS, Condition, Seed
+from common.api.status import write_status
+from common.api.types import SEEDS, AgentStatus, Seed
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.runtime.metrics import build_version
 from master.cache.informers import Caches
@@ -24,17 +27,20 @@ WORKERS = 16
 TIMEOUT = 15.0
 
 
-class _Shown:
-    def __init__(self, uid: str, conditions: list[Condition]) -> None:
-        self.uid = uid
-        self.conditions = conditions
-        self.fenced: int | None = None
-        self.seen_at: float | None = None  # the link's last contact when lastSeenTime was last written
-        self.last_seen_time = ""
-        self.version = ""
-        self.clusters: int | None = None
-        self.exempt_namespaces: list[str] = []
-        self.master_namespace: str | None = None  # not written yet
+class _Status(AgentStatus):
+    """What the master writes. A number of fenced accounts is written, also 0."""
+
+    observed_generation: int = 0
+    fenced_accounts: int | None = None
+    master_namespace: str = ""
+
+
+class _Shown(NamedTuple):
+    """What was last written. `seen_at`: the link's last contact then."""
+
+    uid: str
+    status: _Status
+    seen_at: float | None = None
 
 
 class SeedStatuses:
@@ -75,56 +81,27 @@ class SeedStatuses:
             return None
         shown = self._shown.get(name)
         if shown is None or shown.uid != seed.metadata.uid:
-            shown = self._shown[name] = _Shown(seed.metadata.uid, seed.status.conditions)
-            shown.last_seen_time = seed.status.last_seen_time
-            shown.version, shown.clusters = seed.status.version, seed.status.clusters
-            shown.exempt_namespaces = seed.status.exempt_namespaces
-        said = link.reported if link.reported is not None else shown
-        version, clusters, exempt = said.version, said.clusters, said.exempt_namespaces
-        own = self._namespace if seed.spec.in_cluster else ""
+            shown = _Shown(seed.metadata.uid, msgspec.convert(seed.status, _Status, from_attributes=True))
+        said = link.reported if link.reported is not None else shown.status
         fenced = sorted(self._quotas.fenced.get(name, ()))
-        conditions = seed_conditions(self._health(seed, link, fenced), shown.conditions, now())
+        status = _Status(
+            observed_generation=seed.metadata.generation,
+            fenced_accounts=len(fenced),
+            conditions=seed_conditions(self._health(seed, link, fenced), shown.status.conditions, now()),
+            last_seen_time=shown.status.last_seen_time,
+            version=said.version,
+            clusters=said.clusters,
+            exempt_namespaces=said.exempt_namespaces,
+            master_namespace=self._namespace if seed.spec.in_cluster else "",
+        )
         contact = link.last_contact
         seen = contact is not None and (shown.seen_at is None or contact - shown.seen_at >= SEEN_EVERY)
-        same = (version, clusters, exempt, own, len(fenced)) == (
-            shown.version,
-            shown.clusters,
-            shown.exempt_namespaces,
-            shown.master_namespace,
-            shown.fenced,
-        )
-        if conditions == shown.conditions and same and not seen:
+        if status == shown.status and not seen:
             return LOOK_EVERY
         if contact is not None:
-            shown.last_seen_time = now(contact - time.monotonic())
-            shown.seen_at = contact
-        status: dict[str, object] = {
-            "observedGeneration": seed.metadata.generation,
-            "fencedAccounts": len(fenced),
-            "conditions": conditions,
-        }
-        if shown.last_seen_time:
-            status["lastSeenTime"] = shown.last_seen_time
-        if version:
-            status["version"] = version
-        if clusters is not None:
-            status["clusters"] = clusters
-        if exempt:
-            status["exemptNamespaces"] = exempt
-        if own:
-            status["masterNamespace"] = own
-        try:
-            await self._cluster.apply(
-                SEEDS,
-                {"metadata": {"name": name, "uid": seed.metadata.uid}, "status": status},
-                MASTER_MANAGER,
-                "status",
-            )
-        except NotFound:
-            return LOOK_EVERY
-        shown.conditions, shown.fenced = conditions, len(fenced)
-        shown.version, shown.clusters = version, clusters
-        shown.exempt_namespaces, shown.master_namespace = exempt, own
+            status.last_seen_time = now(contact - time.monotonic())
+        if await write_status(self._cluster, SEEDS, seed, status, MASTER_MANAGER):
+            self._shown[name] = _Shown(seed.metadata.uid, status, contact if contact is not None else shown.seen_at)
         return LOOK_EVERY
 
     def _health(self, seed: Seed, link: SeedLink, fenced: list[str]) -> SeedHealth:

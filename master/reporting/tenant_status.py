@@ -9,9 +9,9 @@ import msgspec
 
 from common.api.conditions import condition, now, transition
 from common.api.labels import MASTER_MANAGER
+from common.api.status import write_status
 from common.api.types import Condition, ResourceQuotaSpec
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import NotFound
 from common.kube.client.meta import Object
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Change
@@ -109,17 +109,8 @@ class Tenants:
         status = self._project(there) if plural == "projects" else self._organization(there)
         known = {**there.status, "conditions": _conditions(there)}
         kept = all(field in status or field not in known for field in ("summary", "namespace"))
-        if kept and all(known.get(field) == value for field, value in status.items()):
-            return None
-        try:
-            await self._cluster.apply(
-                resource,
-                {"metadata": {"name": name, "uid": there.metadata.uid}, "status": status},
-                MASTER_MANAGER,
-                "status",
-            )
-        except NotFound:
-            return None
+        if not kept or any(known.get(field) != value for field, value in status.items()):
+            await write_status(self._cluster, resource, there, status, MASTER_MANAGER)
         return None
 
     def _arrives(self, key: Key, there: Named) -> bool:

@@ -14,9 +14,10 @@ from collections.abc import Callable
 import msgspec
 
 from common.api.labels import GRANT_MANAGER, MASTER_MANAGER
+from common.api.status import ECHO, write_status
 from common.api.types import Quantities, Wire, WireGrant
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Conflict, NotFound
+from common.kube.client.errors import Conflict
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Store
 from common.kube.controller.workqueue import WorkQueue
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 
 WORKERS = 16
 TIMEOUT = 15.0  # seconds for one write
-ECHO = 2.0  # seconds after a write in which the watch may still show what was before
 
 
 class Shown(Wire):
@@ -125,17 +125,17 @@ class Publisher:
             return ECHO
         if quota not in self._waited_for and self._rush.defers((self._seed, quota)):
             return PAUSE
-        metadata = {"name": quota, "uid": wanted.copy_uid}
+        status, manager = (
+            ({"grant": _whole_grant(wanted.shown)}, GRANT_MANAGER)
+            if self._in_cluster()
+            else ({**_fields(wanted.shown), "summary": wanted.summary}, MASTER_MANAGER)
+        )
         try:
-            if self._in_cluster():
-                body = {"metadata": metadata, "status": {"grant": _whole_grant(wanted.shown)}}
-                await cluster.apply(QUOTA_COPIES, body, GRANT_MANAGER, "status")
-            else:
-                body = {"metadata": metadata, "status": {**_fields(wanted.shown), "summary": wanted.summary}}
-                await cluster.apply(QUOTA_COPIES, body, MASTER_MANAGER, "status")
-        except (NotFound, Conflict) as error:
-            # Deleted, or made again under its name: the watch brings the new one, and a new offer with it.
-            log.info("copy is gone", extra={"seed": self._seed, "quota": quota, "error": error.message})
+            there = await write_status(cluster, QUOTA_COPIES, copy, status, manager)
+        except Conflict:
+            there = False
+        if not there:  # deleted, or made again under its name: the watch brings the new one, and a new offer with it
+            log.info("copy is gone", extra={"seed": self._seed, "quota": quota})
             return None
         self._written[quota] = _Written(wanted, time.monotonic())
         if self._wanted.get(quota) == wanted:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from common.api.conditions import condition, now, transition
 from common.api.labels import API_VERSION, MASTER_MANAGER
+from common.api.status import write_status
 from common.api.types import OF_ALLOCATION, RESOURCE_QUOTAS_ALONE
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, NotFound
@@ -195,13 +195,5 @@ class QuotaAllocations:
 
     async def _show(self, allocation: QuotaAllocation, quota: MasterQuota) -> None:
         status = desired_status(allocation, quota, now())
-        if status == allocation.status:
-            return
-        body = {
-            "metadata": {"name": allocation.metadata.name, "uid": allocation.metadata.uid},
-            "status": {**to_builtins(status), "conditions": status.conditions},
-        }
-        try:
-            await self._cluster.apply(QUOTA_ALLOCATIONS, body, MASTER_MANAGER, "status")
-        except NotFound:
-            return
+        if status != allocation.status:
+            await write_status(self._cluster, QUOTA_ALLOCATIONS, allocation, status, MASTER_MANAGER)

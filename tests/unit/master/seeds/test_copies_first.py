@@ -8,6 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from common.api.labels import GRANT_MANAGER, UID_LABEL
+from common.api.status import ECHO
 from common.api.types import ResourceQuota, ResourceQuotaStatus, Seed, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
@@ -18,7 +19,7 @@ from common.runtime.burst import MANY, PAUSE, BurstDetector
 from master.cache.informers import Caches
 from master.cache.objects import QuotaCopy, Summary
 from master.seeds.registry import Seeds
-from master.seeds.status_publisher import ECHO, Publisher, Shown
+from master.seeds.status_publisher import Publisher, Shown
 from seed.accounts.controller import Accounts
 from seed.accounts.open_limiter import AT_ONCE
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, seed_world

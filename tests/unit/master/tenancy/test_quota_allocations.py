@@ -91,7 +91,7 @@ class Master:
         self.lose(resource.plural, name)
 
     async def _apply(self, _resource: object, body: dict[str, Any], *_: str) -> None:
-        self.status = body["status"]
+        self.status = {**msgspec.to_builtins(body["status"]), "conditions": body["status"].conditions}
 
 
 @pytest.fixture
