@@ -57,12 +57,14 @@ CLOUDS: Mapping[str, Cloud] = MappingProxyType(
 )
 """What asks, for those of them that return a Lookup."""
 
+_EQUINIX = "Equinix Metal, which ended on 30 June 2026; use another cloudProvider, and delete the Machines of this one"
+
 UNSIZED: Mapping[str, str] = MappingProxyType(
     {
         "baremetal": "names hardware in another cluster, which has no size that can be read",
         "edge": "has no size in its Machine; use cloudProvider external, with cpu, memory and storage",
-        "equinixmetal": "is Equinix Metal, which ended on 30 June 2026",
-        "packet": "became Equinix Metal, which ended on 30 June 2026",
+        "equinixmetal": f"is {_EQUINIX}",
+        "packet": f"became {_EQUINIX}",
     }
 )
 """The other clouds of machine-controller, and why their Machines cannot be sized."""

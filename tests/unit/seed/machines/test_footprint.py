@@ -63,7 +63,11 @@ def test_a_machine_costs_what_its_provider_reads_and_one_machine() -> None:
             {"cloudProvider": "m5.large\n"},
             f'cloudProvider "m5.large\\n" is not supported; supported: {", ".join(sorted(PROVIDERS))}',
         ),
-        ({"cloudProvider": "packet"}, "packet became Equinix Metal, which ended on 30 June 2026"),
+        (
+            {"cloudProvider": "packet"},
+            "packet became Equinix Metal, which ended on 30 June 2026; use another cloudProvider, "
+            "and delete the Machines of this one",
+        ),
         (
             {"cloudProvider": "baremetal", "cloudProviderSpec": {"driver": "tinkerbell"}},
             "baremetal names hardware in another cluster, which has no size that can be read",
