@@ -10,15 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
-import msgspec
 
+from cli import definitions
 from cli.agents import PODS, Pod
 from cli.clusters import add_cluster, add_namespace, connected
 from cli.outcome import Failed
 from cli.terminal import say
 from cli.uninstall import seconds
-from common.api.labels import GROUP, UNINSTALL_ANNOTATION, VERSION
-from common.api.types import ALLOCATIONS, ORGANIZATIONS, PROJECTS, QUOTA_SETTINGS, RESOURCE_QUOTAS, SEEDS, USER_CLUSTERS
+from common.api.labels import UNINSTALL_ANNOTATION
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.leader_election import LEASES
@@ -30,12 +29,11 @@ PAUSE = 1.0  # seconds
 SAY_EVERY = 10.0
 METRICS_TIMEOUT = 5.0
 MAX_METRICS = 64 * 2**20  # bytes
-NEEDED = (RESOURCE_QUOTAS, PROJECTS, ORGANIZATIONS, ALLOCATIONS, QUOTA_SETTINGS, SEEDS, USER_CLUSTERS)
 
 _DESCRIPTION = """\
 Waits until a program that was installed or upgraded does its work: one replica of this version leads, each replica
-answers with its metrics, and the API server serves the custom resource definitions. On a seed, the API server must also
-ask the agents: a dry run of a UserCluster must be refused by them.
+answers with its metrics, and the API server serves the custom resource definitions of this version, or newer ones. On a
+seed, the API server must also ask the agents: a dry run of a UserCluster must be refused by them.
 """
 _EXAMPLES = """\
 examples:
@@ -95,7 +93,7 @@ class Check:
         self._first_renewal = ""
         self._log = f"see `kubectl -n {namespace} logs deployment/{self.program}`"
         self._parts: dict[str, Callable[[], Awaitable[list[str]]]] = {
-            "the custom resource definitions": self._definitions,
+            "the custom resource definitions": lambda: definitions.problems(cluster),
             "the leader": self._leader,
             "the pods": self._pods,
         }
@@ -111,20 +109,6 @@ class Check:
             except ApiError as error:
                 found.append(f"{what} cannot be checked: {error.message}")
         return found
-
-    async def _definitions(self) -> list[str]:
-        try:
-            answer = await self._cluster.request("GET", f"/apis/{GROUP}/{VERSION}")
-        except NotFound:
-            served = set()
-        else:
-            served = {each.name for each in msgspec.json.decode(answer, type=_Served).resources}
-        missing = [each.plural for each in NEEDED if each.plural not in served]
-        if not missing:
-            return []
-        return [
-            f"the API server does not serve {', '.join(missing)} of {GROUP}: set crds.install, or apply charts/crds"
-        ]
 
     async def _leader(self) -> list[str]:
         """One that is alive is seen to renew its Lease: clocks are not compared."""
@@ -199,14 +183,6 @@ class Check:
             "CertificateInvalid": "see the values tls of the chart, and what proxies are between",
         }
         return ["; ".join([proof.message, *filter(None, [cures.get(proof.reason)])])]
-
-
-class _Named(msgspec.Struct):
-    name: str
-
-
-class _Served(msgspec.Struct):
-    resources: list[_Named] = []
 
 
 def _lines(problems: list[str]) -> str:

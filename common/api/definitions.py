@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import TypeVar
 
 import msgspec
@@ -16,9 +17,17 @@ T = TypeVar("T")
 CUSTOM_RESOURCES = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False, Object
 )
+_FILES = resources.files("common.api") / "crds"
 
 
 def definition(resource: Resource[Object], shape: type[T]) -> T:
     """Of this kind, decoded as `shape`."""
-    text = (resources.files("common.api") / "crds" / f"{resource.kind.lower()}.yaml").read_bytes()
-    return msgspec.convert(yaml.safe_load(text), shape)
+    return _read(_FILES / f"{resource.kind.lower()}.yaml", shape)
+
+
+def definitions(shape: type[T]) -> list[T]:
+    return [_read(file, shape) for file in sorted(_FILES.iterdir(), key=lambda file: file.name)]
+
+
+def _read(file: Traversable, shape: type[T]) -> T:
+    return msgspec.convert(yaml.safe_load(file.read_bytes()), shape)

@@ -8,10 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
-from cli.start_check import NEEDED, Check
+from cli.definitions import Schema, lacks
+from cli.start_check import Check
+from common.api.definitions import definitions
 from common.api.labels import UNINSTALL_ANNOTATION
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import Access
@@ -25,6 +28,9 @@ UNREACHED = (
     "",
     'Internal error occurred: failed calling webhook "clusters.seedquota.io": Post "u": connection refused',
 )
+
+
+CRDS: list[dict[str, Any]] = definitions(dict[str, Any])
 
 
 def measured(version: str = build_version(), leads: int = 1) -> str:
@@ -50,7 +56,7 @@ async def problems(
     metrics: str = measured(),
     code: int = 200,
     phase: str = "Running",
-    served: int = len(NEEDED),
+    served: int = len(CRDS),
     holder: str = "a",
     renewed: Sequence[str] = TIMES,
     annotations: dict[str, str] | None = None,
@@ -59,8 +65,15 @@ async def problems(
     """Of the last look at a seed; at each one, the Lease has the next of the times."""
     times = iter(renewed)
 
-    async def definitions(_request: web.Request) -> web.Response:
-        return web.json_response({"resources": [{"name": each.plural} for each in NEEDED[:served]]})
+    async def schemas(_request: web.Request) -> web.Response:
+        if not served:
+            return status(404, "NotFound", "404 page not found")
+        shown = {
+            f"io.seedquota.v1alpha1.{each['spec']['names']['kind']}": version["schema"]["openAPIV3Schema"]
+            for each in CRDS[:served]
+            for version in each["spec"]["versions"]
+        }
+        return web.json_response({"components": {"schemas": shown}})
 
     async def lease(_request: web.Request) -> web.Response:
         spec = {"holderIdentity": holder, "renewTime": next(times)}
@@ -89,7 +102,7 @@ async def problems(
 
         ours = "/apis/seedquota.io/v1alpha1"
         routes = (
-            web.get(ours, definitions),
+            web.get(f"/openapi/v3{ours}", schemas),
             web.get("/apis/coordination.k8s.io/v1/namespaces/quotas/leases/seedquota-seed", lease),
             web.post(f"{ours}/namespaces/quotas/userclusters", create),
             web.get("/api/v1/namespaces/quotas/pods", pods),
@@ -120,7 +133,11 @@ async def test_where_all_is_well_there_is_no_problem() -> None:
         ({"metrics": "seedquota_leader 1.0\n"}, "^pod p leads, and is version unknown"),
         ({"code": 500}, "^pod p answers http://127.0.0.1:[0-9]+/metrics with the status 500"),
         ({"phase": "Pending"}, "^no pod of seedquota-seed runs; see `kubectl -n quotas describe pods"),
-        ({"served": len(NEEDED) - 1}, "^the API server does not serve userclusters of seedquota.io: set crds.install"),
+        ({"served": len(CRDS) - 1}, "^the API server does not serve userclusters of seedquota.io: set crds.install"),
+        (
+            {"served": 0},
+            "^the API server does not serve allocations, .*, userclusters of seedquota.io: set",
+        ),
         ({"canary": None}, "^the API server does not ask the agents: it admitted a dry run"),
         ({"canary": UNREACHED}, "does not reach the webhook: connection refused; .* set hostNetwork=true$"),
     ],
@@ -128,3 +145,29 @@ async def test_where_all_is_well_there_is_no_problem() -> None:
 async def test_a_problem_is_named_with_what_to_do(wrong: dict[str, Any], said: str) -> None:
     (found,) = await problems(**wrong)
     assert re.search(said, found), found
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "lacking"),
+    [
+        ({"a": {}}, {"a": {}, "b": {}}, []),
+        ({"a": {}, "b": {"properties": {"c": {}}}}, {}, [".a", ".b"]),
+        ({"a": {"properties": {"b": {}}}}, {"a": {}}, [".a.b"]),
+        ({"a": {"items": {"properties": {"b": {}}}}}, {"a": {"items": {}}}, [".a[].b"]),
+        ({"a": {"additionalProperties": {"properties": {"b": {}}}}}, {"a": {"additionalProperties": {}}}, [".a.*.b"]),
+        ({"a": {"additionalProperties": {}}}, {"a": {"additionalProperties": True}}, []),
+        ({"a": {"enum": ["x", "y"]}}, {"a": {"enum": ["y", "z"]}}, [".a x"]),
+        ({"a": {"enum": ["x"]}}, {"a": {}}, []),
+        ({"a": {"maxLength": 9, "maxItems": 2}}, {"a": {"maxLength": 8, "maxItems": 3}}, [".a of more than 8"]),
+        ({"a": {}}, {"a": {"maxProperties": 80}}, [".a of more than 80"]),
+        ({"metadata": {"properties": {"name": {}}}}, {"metadata": {}}, []),
+        (
+            {"spec": {"properties": {"metadata": {"properties": {"name": {}}}}}},
+            {"spec": {"properties": {"metadata": {}}}},
+            [".spec.metadata.name"],
+        ),
+    ],
+)
+def test_what_an_older_schema_lacks(ours: object, theirs: object, lacking: list[str]) -> None:
+    both = (msgspec.convert({"properties": each}, Schema) for each in (ours, theirs))
+    assert list(lacks(*both)) == lacking
