@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import msgspec
 
-from cli.clusters import TIMEOUT, connected
+from cli.connection import TIMEOUT, connected
 from cli.outcome import Failed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
@@ -67,7 +67,7 @@ class Unreachable(Failed):
     """No agent can be asked. The message says why."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class AgentResponse(msgspec.Struct, frozen=True):
     """`content` is None where the agent has nothing there."""
 
     agent: str
@@ -75,7 +75,7 @@ class Answer(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-Ask = Callable[[str], Awaitable[Sequence[Answer]]]
+Ask = Callable[[str], Awaitable[Sequence[AgentResponse]]]
 """What every agent has at this path."""
 
 
@@ -83,20 +83,20 @@ Ask = Callable[[str], Awaitable[Sequence[Answer]]]
 async def at_urls(urls: Sequence[str]) -> AsyncIterator[Ask]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
 
-        async def one(url: str, path: str) -> Answer:
+        async def one(url: str, path: str) -> AgentResponse:
             try:
                 async with session.get(f"{url.rstrip('/')}/{path}") as answer:
                     if answer.status == 404:
-                        return Answer(url)
+                        return AgentResponse(url)
                     content = await answer.content.read(MAX_ANSWER)
                     if answer.status != 200:
                         said = content[:MAX_SAID].decode("utf-8", "replace").strip()
-                        return Answer(url, problem=f"answered {answer.status} {said}".strip())
-                    return Answer(url, content=content)
+                        return AgentResponse(url, problem=f"answered {answer.status} {said}".strip())
+                    return AgentResponse(url, content=content)
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                return Answer(url, problem=str(error) or type(error).__name__)
+                return AgentResponse(url, problem=str(error) or type(error).__name__)
 
-        async def ask(path: str) -> Sequence[Answer]:
+        async def ask(path: str) -> Sequence[AgentResponse]:
             return await asyncio.gather(*(one(url, path) for url in urls))
 
         yield ask
@@ -115,19 +115,19 @@ async def in_pods(options: argparse.Namespace) -> AsyncIterator[Ask]:
             )
         headers = {TOKEN_HEADER: await _token(cluster, namespace)}
 
-        async def one(pod: Pod, path: str) -> Answer:
+        async def one(pod: Pod, path: str) -> AgentResponse:
             proxy = f"/api/v1/namespaces/{namespace}/pods/{pod.metadata.name}:{pod.port}/proxy/{path}"
             try:
                 content = await cluster.request(
                     "GET", proxy, timeout=TIMEOUT, max_body=MAX_ANSWER, more_headers=headers
                 )
             except NotFound:
-                return Answer(pod.metadata.name)
+                return AgentResponse(pod.metadata.name)
             except ApiError as error:
-                return Answer(pod.metadata.name, problem=error.message)
-            return Answer(pod.metadata.name, content=content)
+                return AgentResponse(pod.metadata.name, problem=error.message)
+            return AgentResponse(pod.metadata.name, content=content)
 
-        async def ask(path: str) -> Sequence[Answer]:
+        async def ask(path: str) -> Sequence[AgentResponse]:
             return await asyncio.gather(*(one(pod, path) for pod in pods))
 
         yield ask

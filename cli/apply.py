@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from cli.clusters import add_cluster, connected
+from cli.connection import add_cluster, connected
 from cli.outcome import Failed
 from common.api.types import QUOTA_SETTINGS, SEEDS
 from common.kube.client.api_client import Cluster

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cli import figures, quotas, reading, terminal
-from cli.clusters import add_cluster, add_namespace, connected
+from cli.connection import add_cluster, add_namespace, connected
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.seeds import fleet, on_seed
 from cli.terminal import Column, add_output

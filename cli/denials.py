@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from cli import reading, terminal
-from cli.clusters import add_cluster, connected
+from cli.connection import add_cluster, connected
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.seeds import fleet
 from cli.terminal import Column, add_output

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from cli import consumers, denials, figures, largest_and_last, quotas, reading, terminal
-from cli.clusters import add_cluster, add_namespace, connected
+from cli.connection import add_cluster, add_namespace, connected
 from cli.doctor import cures, findings
 from cli.figures import Figures
-from cli.largest_and_last import Known
+from cli.largest_and_last import LargestAndLast
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.seeds import fleet, on_master
 from cli.seeds.on_master import Held
@@ -105,7 +105,7 @@ def text(
     found: Figures,
     held: Mapping[str, Held] | None,
     seeds: Mapping[str, Seed],
-    known: Known,
+    known: LargestAndLast,
     now: datetime,
     most: int | None,
 ) -> str:
@@ -120,7 +120,9 @@ def text(
     return "\n\n".join(parts)
 
 
-def plain(quota: MasterQuota, found: Figures, held: Mapping[str, Held] | None, known: Known) -> dict[str, object]:
+def plain(
+    quota: MasterQuota, found: Figures, held: Mapping[str, Held] | None, known: LargestAndLast
+) -> dict[str, object]:
     """For programs: the figures of `top`, and who has them. What is not known is missing (`granted`) or null."""
     lines = []
     for line in quota.status.seeds:
@@ -249,7 +251,7 @@ def _reported(line: SeedUsage, seed: Seed | None) -> str:
     return max(line.last_report_time, seed.status.last_seen_time)
 
 
-def _consumers(quota: MasterQuota, known: Known, now: datetime, most: int | None) -> list[str]:
+def _consumers(quota: MasterQuota, known: LargestAndLast, now: datetime, most: int | None) -> list[str]:
     if known.consumers is None or not (known.consumers or known.asked_consumers):
         return []
     head, command = "Top consumers", f"seedquota consumers {quota.metadata.name}"
@@ -264,7 +266,7 @@ def _consumers(quota: MasterQuota, known: Known, now: datetime, most: int | None
     return ["\n".join([terminal.wrapped(f"{head}:", most, "  "), *lines])]
 
 
-def _denials(quota: MasterQuota, known: Known, now: datetime, most: int | None) -> list[str]:
+def _denials(quota: MasterQuota, known: LargestAndLast, now: datetime, most: int | None) -> list[str]:
     if known.denials is None:
         return []
     head = f"Last denials of Machines, from Events on {', '.join(known.asked_denials)}"

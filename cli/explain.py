@@ -11,8 +11,8 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from cli.agents import Answer, Ask, Unreachable, at_urls, in_pods
-from cli.clusters import add_cluster, add_namespace
+from cli.agents import AgentResponse, Ask, Unreachable, at_urls, in_pods
+from cli.connection import add_cluster, add_namespace
 from cli.outcome import Failed
 from cli.terminal import one_line
 from common.quota.quantity import QuantityError
@@ -129,7 +129,7 @@ def _all(content: bytes) -> list[Record]:
     return msgspec.json.decode(content, type=_Items).items
 
 
-def _found(answers: Sequence[Answer], read: Callable[[bytes], list[Record]]) -> list[_Found]:
+def _found(answers: Sequence[AgentResponse], read: Callable[[bytes], list[Record]]) -> list[_Found]:
     found: list[_Found] = []
     for answer in answers:
         if answer.content is None:
@@ -142,7 +142,7 @@ def _found(answers: Sequence[Answer], read: Callable[[bytes], list[Record]]) -> 
     return found
 
 
-def _nothing(what: str, answers: Sequence[Answer]) -> str:
+def _nothing(what: str, answers: Sequence[AgentResponse]) -> str:
     problems = [f"{answer.agent}: {answer.problem}" for answer in answers if answer.problem]
     if len(problems) == len(answers):
         return f"no agent can be asked: {'; '.join(problems)}"
@@ -150,7 +150,7 @@ def _nothing(what: str, answers: Sequence[Answer]) -> str:
     return f"no agent knows a decision of {what}: {said}"
 
 
-def _text(explained: Sequence[_Explained], answers: Sequence[Answer]) -> list[str]:
+def _text(explained: Sequence[_Explained], answers: Sequence[AgentResponse]) -> list[str]:
     last = explained[0]
     lines = replay.text(last.record, last.replay)
     lines.append(f"kept by {last.agent}")

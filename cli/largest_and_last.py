@@ -42,7 +42,7 @@ class Told(msgspec.Struct):
     not_read: list[str] = []
 
 
-class Known(msgspec.Struct, frozen=True):
+class LargestAndLast(msgspec.Struct, frozen=True):
     """The first of each, and how many others there are; None: they are not known. `asked_*`: the seeds that told.
     `not_known`: what is missing, and what would show it."""
 
@@ -55,7 +55,7 @@ class Known(msgspec.Struct, frozen=True):
     not_known: Sequence[str] = ()
 
 
-class _Answer(msgspec.Struct):
+class _OfSeed(msgspec.Struct):
     """Of one seed. None: it could not be read, and `missing` says why."""
 
     clusters: list[UserCluster] | None
@@ -91,11 +91,11 @@ async def ask(
     return told
 
 
-async def _read(seed: Seed, cluster: Cluster) -> _Answer:
+async def _read(seed: Seed, cluster: Cluster) -> _OfSeed:
     name, missing = seed.metadata.name, list[str]()
     clusters = await reading.if_possible(cluster, USER_CLUSTERS, f"user clusters on {name}", missing)
     events = await reading.if_possible(cluster, denials.EVENTS, f"denials on {name}", missing)
-    return _Answer(clusters, events, missing)
+    return _OfSeed(clusters, events, missing)
 
 
 def of_events(events: Sequence[Event], quota: MasterQuota, seed: str, now: datetime) -> list[Denied]:
@@ -107,7 +107,7 @@ def _counts_clusters(quota: MasterQuota) -> bool:
     return figures.subject_of(quota).partition("/")[0] in quotas.SUBJECTS
 
 
-def known(quota: MasterQuota, told: Told) -> Known:
+def known(quota: MasterQuota, told: Told) -> LargestAndLast:
     """Raises QuantityError."""
     users = [each for each in consumers.consumers(quota, told.clusters) if each.kind != "seed"]
     refused = denials.ordered(each for found in told.refused.values() for each in found)
@@ -117,7 +117,7 @@ def known(quota: MasterQuota, told: Told) -> Known:
         not_known += [*_not_asked(quota, told), *_not_counted(quota, told.clusters)]
     else:
         not_known.append(_OF_NAMESPACES.format(quota=quota.metadata.name))
-    return Known(
+    return LargestAndLast(
         consumers=users[:SHOWN] if told.clusters or not of_clusters else None,
         more_consumers=max(len(users) - SHOWN, 0) + quota.status.namespaces_omitted,
         denials=refused[:SHOWN] if told.refused else None,

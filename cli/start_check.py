@@ -13,7 +13,7 @@ import aiohttp
 
 from cli import definitions
 from cli.agents import PODS, Pod
-from cli.clusters import add_cluster, add_namespace, connected
+from cli.connection import add_cluster, add_namespace, connected
 from cli.outcome import Failed
 from cli.terminal import say
 from cli.uninstall import seconds

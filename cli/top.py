@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cli import figures, quotas, reading, terminal
-from cli.clusters import add_cluster, connected
+from cli.connection import add_cluster, connected
 from cli.figures import Figures
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import Column, add_output

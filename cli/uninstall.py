@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from cli.clusters import add_cluster, add_namespace, connected
+from cli.connection import add_cluster, add_namespace, connected
 from cli.outcome import Failed
 from cli.terminal import say
 from common.api.labels import UNINSTALL_ANNOTATION, UNINSTALLED_ANNOTATION

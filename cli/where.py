@@ -13,7 +13,7 @@ import msgspec
 
 from cli import cloud_accounts, consumers, figures, quotas, reading, terminal
 from cli.cloud_accounts import Account
-from cli.clusters import add_cluster, connected, connected_to, context_namespace
+from cli.connection import add_cluster, connected, connected_to, context_namespace
 from cli.fitting import asking, objects
 from cli.fitting.command import add_replicas, text_of
 from cli.limits import changes

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cli import reading, terminal
-from cli.clusters import add_cluster, add_namespace, connected
+from cli.connection import add_cluster, add_namespace, connected
 from cli.doctor import on_master, on_seed, report
 from cli.doctor.leases import leases
 from cli.doctor.report import Report

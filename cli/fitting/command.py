@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cli import reading, terminal
-from cli.clusters import add_cluster, connected, context_namespace
+from cli.connection import add_cluster, connected, context_namespace
 from cli.fitting import answer, asking, objects
 from cli.fitting.objects import Manifest
 from cli.outcome import Failed, Printed

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cli import denials, quotas, reading, terminal
-from cli.clusters import add_cluster, add_namespace, connected
+from cli.connection import add_cluster, add_namespace, connected
 from cli.history import timeline, use
 from cli.history.timeline import Entry
 from cli.history.use import Part, Peak

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import aiohttp
 import msgspec
 
-from cli.clusters import TIMEOUT
+from cli.connection import TIMEOUT
 from cli.outcome import Failed
 from common.quota import resources
 from common.quota.quantity import UNIT
@@ -48,7 +48,7 @@ class _Matrix(msgspec.Struct, rename="camel"):
     result: list[_Series] = []
 
 
-class _Answer(msgspec.Struct, rename="camel"):
+class _QueryResponse(msgspec.Struct, rename="camel"):
     status: str
     data: _Matrix = msgspec.field(default_factory=_Matrix)
     error: str = ""
@@ -101,7 +101,7 @@ async def _get(session: aiohttp.ClientSession, url: str, wanted: Mapping[str, st
 def read(content: bytes) -> Points:
     """Raises Failed."""
     try:
-        answer = msgspec.json.decode(content, type=_Answer)
+        answer = msgspec.json.decode(content, type=_QueryResponse)
         if answer.status != "success":
             raise Failed(f"Prometheus refuses the question: {answer.error[:MAX_SAID]}")
         found: Points = {}

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from cli import figures, quotas, reading, terminal
-from cli.clusters import add_cluster, connected
+from cli.connection import add_cluster, connected
 from cli.limits import changes
 from cli.limits.changes import Changed, Changes
 from cli.outcome import DONE, STALE, Failed, Printed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from cli.clusters import connected_to
+from cli.connection import connected_to
 from cli.outcome import Denied, Failed
 from cli.seeds import on_master, rights
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES, is_another

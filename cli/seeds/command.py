@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cli.clusters import add_cluster, add_namespace
+from cli.connection import add_cluster, add_namespace
 from cli.seeds import add, listing, remove, states
 
 _EXAMPLES = """\

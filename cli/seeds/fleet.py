@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from cli import reading
-from cli.clusters import NAMESPACE, TIMEOUT
+from cli.connection import NAMESPACE, TIMEOUT
 from cli.outcome import Failed
 from cli.quotas import nearest
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES, is_another

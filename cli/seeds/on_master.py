@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from cli import reading
-from cli.clusters import connected
+from cli.connection import connected
 from cli.outcome import Failed
 from common.api.convert import ledger_from_wire
 from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER

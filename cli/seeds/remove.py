@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import time
 
-from cli.clusters import connected_to
+from cli.connection import connected_to
 from cli.outcome import Denied, Failed
 from cli.seeds import on_master, rights
 from cli.seeds.states import CONFIRMED, set_state

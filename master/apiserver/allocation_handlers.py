@@ -13,10 +13,10 @@ from common.api.types import Allocation
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
 from master.apiserver import allocation_types as types
-from master.apiserver.allocation_types import AllocationCreate, AllocationUpdate, Wanted
+from master.apiserver.allocation_types import AllocationCreate, AllocationUpdate, NewAllocation
 from master.apiserver.allocation_writes import AT_ONCE, TRIES, AllocationWrites, contended
 from master.apiserver.auth import Right, Rights
-from master.apiserver.call import Answer, Call
+from master.apiserver.call import Call, RouteResponse
 from master.apiserver.problem import ProblemError, invalid
 from master.apiserver.routes import MAX_LIMIT
 from master.apiserver.visibility import Visibility, namespace_of
@@ -36,7 +36,7 @@ class AllocationHandlers:
         self._visibility = Visibility(caches, rights)
         self._writes = AllocationWrites(cluster, allocations, self._subject_of)
 
-    async def list_allocations(self, call: Call) -> Answer:
+    async def list_allocations(self, call: Call) -> RouteResponse:
         organization = call.parameters["organization"]
         await self._visibility.organization(call.user, organization)
         namespace, query = namespace_of(organization), call.query
@@ -48,24 +48,24 @@ class AllocationHandlers:
         some = list(islice(listed, limit + 1))
         rest = some[limit - 1].metadata.name if len(some) > limit else ""
         content = [types.answer(each) for each in some[:limit]]
-        answer = Answer(content)
+        answer = RouteResponse(content)
         if rest:
             path = f"/api/v1/organizations/{organization}/allocations"
             answer.headers.append(("Link", f'<{path}?{urlencode({**query, "continue": rest})}>; rel="next"'))
         return answer
 
-    async def create_allocations(self, call: Call) -> Answer:
+    async def create_allocations(self, call: Call) -> RouteResponse:
         return await self._create(call, "")
 
-    async def create_project_allocations(self, call: Call) -> Answer:
+    async def create_project_allocations(self, call: Call) -> RouteResponse:
         return await self._create(call, call.parameters["project"])
 
-    async def get_allocation(self, call: Call) -> Answer:
+    async def get_allocation(self, call: Call) -> RouteResponse:
         await self._visibility.organization(call.user, call.parameters["organization"])
         await self._require(call, "get", call.parameters["project"])
         return _versioned(await self._read(call))
 
-    async def put_allocation(self, call: Call) -> Answer:
+    async def put_allocation(self, call: Call) -> RouteResponse:
         await self._visibility.organization(call.user, call.parameters["organization"])
         await self._require(call, "update", call.parameters["project"])
         body: AllocationUpdate = call.body
@@ -87,7 +87,7 @@ class AllocationHandlers:
                 continue
         raise contended()
 
-    async def delete_allocation(self, call: Call) -> Answer:
+    async def delete_allocation(self, call: Call) -> RouteResponse:
         await self._visibility.organization(call.user, call.parameters["organization"])
         await self._require(call, "delete", call.parameters["project"])
         for _ in range(TRIES):
@@ -100,16 +100,16 @@ class AllocationHandlers:
                 continue
             except NotFound:
                 raise _none(call) from None
-            return Answer(None)
+            return RouteResponse(None)
         raise contended()
 
-    async def _create(self, call: Call, project: str) -> Answer:
+    async def _create(self, call: Call, project: str) -> RouteResponse:
         organization = call.parameters["organization"]
         await self._visibility.organization(call.user, organization)
         given: AllocationCreate | list[AllocationCreate] = call.body
         bodies = given if isinstance(given, list) else [given]
         wanted = [
-            types.wanted(each, organization, project, f"/{number}" if given is bodies else "")
+            types.new_allocation(each, organization, project, f"/{number}" if given is bodies else "")
             for number, each in enumerate(bodies)
         ]
         types.check_distinct(wanted)
@@ -128,7 +128,7 @@ class AllocationHandlers:
         call.changes = {"created": [{"name": each.name, **types.spec_of(each.spec)} for each in made]}
         content = [types.answer(there[each.name]) for each in wanted]
         shown: object = content if given is bodies else content[0]
-        answer = Answer(shown, status=201 if made else 200, version=types.version(shown))
+        answer = RouteResponse(shown, status=201 if made else 200, version=types.version(shown))
         if given is not bodies:
             answer.headers.append(("Location", _path(wanted[0])))
         return answer
@@ -146,7 +146,7 @@ class AllocationHandlers:
             raise _none(call)
         return found
 
-    async def _check_project(self, wanted: Wanted, *, in_path: bool) -> None:
+    async def _check_project(self, wanted: NewAllocation, *, in_path: bool) -> None:
         organization, name = wanted.spec.organization, wanted.spec.project
         known = self._caches.projects.store.get(name)
         if known is None or organization_of(known) != organization:
@@ -191,14 +191,14 @@ def _right(verb: str, organization: str, project: str = "") -> Right:
     return Right(verb=verb, resource="projects", subresource="allocations", name=project, namespace=namespace)
 
 
-def _path(wanted: Wanted) -> str:
+def _path(wanted: NewAllocation) -> str:
     spec = wanted.spec
     return f"/api/v1/organizations/{spec.organization}/projects/{spec.project}/allocations/{wanted.name}"
 
 
-def _versioned(found: Allocation) -> Answer:
+def _versioned(found: Allocation) -> RouteResponse:
     content = types.answer(found)
-    return Answer(content, version=types.version(content))
+    return RouteResponse(content, version=types.version(content))
 
 
 def _check(call: Call, found: Allocation) -> None:

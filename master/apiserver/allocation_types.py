@@ -117,7 +117,7 @@ Creates = AllocationCreate | Annotated[list[AllocationCreate], Meta(min_length=1
 
 
 @dataclass(frozen=True)
-class Wanted:
+class NewAllocation:
     """One allocation that is to be there. `at`: where in the body it is."""
 
     name: str
@@ -144,7 +144,7 @@ def spec_of(spec: AllocationSpec) -> dict[str, object]:
     return {**found, "resources": msgspec.to_builtins(spec.resources)}
 
 
-def wanted(given: AllocationCreate, organization: str, project: str, at: str) -> Wanted:
+def new_allocation(given: AllocationCreate, organization: str, project: str, at: str) -> NewAllocation:
     """`project`: that of the path, if it has one. Raises ProblemError."""
     metadata, content = given.metadata, given.spec
     _same(metadata.organization_id, organization, f"{at}/metadata/organizationID")
@@ -155,7 +155,7 @@ def wanted(given: AllocationCreate, organization: str, project: str, at: str) ->
     else:
         project = metadata.project_id
     derived = str(uuid.uuid5(IDS, f"{organization}/{content.kind}/{content.id}"))
-    return Wanted(
+    return NewAllocation(
         name=metadata.id if isinstance(metadata.id, str) else derived,
         display_name=metadata.name if isinstance(metadata.name, str) else UNNAMED,
         spec=AllocationSpec(
@@ -169,7 +169,7 @@ def wanted(given: AllocationCreate, organization: str, project: str, at: str) ->
     )
 
 
-def check_distinct(several: Sequence[Wanted]) -> None:
+def check_distinct(several: Sequence[NewAllocation]) -> None:
     """Raises ProblemError for two of one ID, or for one thing."""
     names: set[str] = set()
     things: set[tuple[str, str]] = set()
@@ -203,7 +203,7 @@ def resources(given: Sequence[GivenResource], at: str) -> list[AllocatedResource
     return list(found.values())
 
 
-def total(several: Sequence[Wanted]) -> dict[str, AllocatedResource]:
+def total(several: Sequence[NewAllocation]) -> dict[str, AllocatedResource]:
     """What all take of each type, by where the body has the type first. Raises ProblemError."""
     places: dict[str, str] = {}
     sums: dict[str, AllocatedResource] = {}

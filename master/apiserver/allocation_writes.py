@@ -28,7 +28,7 @@ from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFoun
 from common.runtime.lru import LruDict
 from master.apiserver import allocation_types as types
 from master.apiserver.allocation_refusals import problem_of
-from master.apiserver.allocation_types import Wanted
+from master.apiserver.allocation_types import NewAllocation
 from master.apiserver.problem import ProblemError
 from master.apiserver.serializers import MAX_TYPES
 from master.apiserver.visibility import namespace_of
@@ -110,13 +110,15 @@ class AllocationWrites:
             return
         raise ProblemError(503, "no Seed with inCluster admits Allocations on the master; see docs/http-api.md")
 
-    async def create(self, wanted: Sequence[Wanted], user: str) -> tuple[dict[str, Allocation], list[Wanted]]:
+    async def create(
+        self, wanted: Sequence[NewAllocation], user: str
+    ) -> tuple[dict[str, Allocation], list[NewAllocation]]:
         """All that are there then, by name, and which of them this call has made."""
         async with self._turn(wanted):
             return await self._create(wanted, _request(wanted), user)
 
     @asynccontextmanager
-    async def _turn(self, wanted: Sequence[Wanted]) -> AsyncIterator[None]:
+    async def _turn(self, wanted: Sequence[NewAllocation]) -> AsyncIterator[None]:
         """Taken in the order of names, so that no two wait for each other."""
         async with AsyncExitStack() as turns:
             for key in sorted(f"{each.spec.organization}/{each.name}" for each in wanted):
@@ -136,8 +138,8 @@ class AllocationWrites:
                 del self._turns[key]
 
     async def _create(
-        self, wanted: Sequence[Wanted], request: _Request, user: str
-    ) -> tuple[dict[str, Allocation], list[Wanted]]:
+        self, wanted: Sequence[NewAllocation], request: _Request, user: str
+    ) -> tuple[dict[str, Allocation], list[NewAllocation]]:
         there = await self._there(wanted, lambda each: self._found_early(each, request))
         new = [each for each in wanted if each.name not in there]
         if len(new) > 1:
@@ -161,7 +163,7 @@ class AllocationWrites:
         return there | found, [each for each in new if each.name in made]
 
     async def _make_all(
-        self, new: Sequence[Wanted], user: str, request: _Request
+        self, new: Sequence[NewAllocation], user: str, request: _Request
     ) -> tuple[dict[str, Allocation], BaseException | None]:
         """What is there then, by name, and why not all: after one has failed no other is begun."""
         found: dict[str, Allocation] = {}
@@ -220,7 +222,7 @@ class AllocationWrites:
             return None
 
     async def _there(
-        self, wanted: Sequence[Wanted], find: Callable[[Wanted], Awaitable[Allocation | None]]
+        self, wanted: Sequence[NewAllocation], find: Callable[[NewAllocation], Awaitable[Allocation | None]]
     ) -> dict[str, Allocation]:
         there = {}
         for begin in range(0, len(wanted), AT_ONCE):
@@ -230,7 +232,7 @@ class AllocationWrites:
                     there[each.name] = found
         return there
 
-    async def _found_early(self, wanted: Wanted, request: _Request) -> Allocation | None:
+    async def _found_early(self, wanted: NewAllocation, request: _Request) -> Allocation | None:
         """What the cache does not show is not asked for: creating it will tell."""
         spec, namespace = wanted.spec, namespace_of(wanted.spec.organization)
         for each in self._allocations.of_thing(namespace, spec.kind, spec.id):
@@ -239,14 +241,14 @@ class AllocationWrites:
                 raise _taken(wanted, other)
         return await self._found(wanted, request) if self._allocations.get(namespace, wanted.name) is not None else None
 
-    async def _found_soon(self, wanted: Wanted, request: _Request) -> Allocation | None:
+    async def _found_soon(self, wanted: NewAllocation, request: _Request) -> Allocation | None:
         """What takes the place may be the same, which another replica creates at this moment."""
         if (found := await self._found(wanted, request)) is not None:
             return found
         await asyncio.sleep(IN_FLIGHT_SECONDS)
         return await self._found(wanted, request)
 
-    async def _found(self, wanted: Wanted, request: _Request) -> Allocation | None:
+    async def _found(self, wanted: NewAllocation, request: _Request) -> Allocation | None:
         """It is there by an earlier request, and that one cannot undo it any more."""
         conflicts = 0
         while conflicts < TRIES:
@@ -273,7 +275,7 @@ class AllocationWrites:
     def _has_all(self, request: _Request) -> bool:
         return all(self._allocations.get(request.namespace, name) is not None for name in request.names)
 
-    async def _make(self, wanted: Wanted, user: str, request: _Request) -> Allocation:
+    async def _make(self, wanted: NewAllocation, user: str, request: _Request) -> Allocation:
         namespace = namespace_of(wanted.spec.organization)
         for _ in range(TRIES):
             arrival = self._allocations.expect(namespace, wanted.name)
@@ -294,7 +296,9 @@ class AllocationWrites:
                 self._allocations.expected(namespace, wanted.name, arrival)
         raise contended()
 
-    async def _check_alone(self, made: Allocation, wanted: Wanted, arrival: asyncio.Future[tuple[str, str]]) -> None:
+    async def _check_alone(
+        self, made: Allocation, wanted: NewAllocation, arrival: asyncio.Future[tuple[str, str]]
+    ) -> None:
         """Watches deliver Allocations to all replicas in one order. Of two for one thing the later one is deleted."""
         try:
             async with asyncio.timeout(ARRIVAL_SECONDS):
@@ -308,9 +312,9 @@ class AllocationWrites:
             await self.delete(made)
         raise _taken(wanted, other)
 
-    async def _ask_together(self, new: Sequence[Wanted]) -> None:
+    async def _ask_together(self, new: Sequence[NewAllocation]) -> None:
         """Whether all of each project would be admitted: that names all that is short, and writes nothing."""
-        by_project: dict[str, list[Wanted]] = {}
+        by_project: dict[str, list[NewAllocation]] = {}
         for each in new:
             by_project.setdefault(each.spec.project, []).append(each)
         for some in by_project.values():
@@ -318,7 +322,7 @@ class AllocationWrites:
             for begin in range(0, len(sums), MAX_TYPES):
                 await self._ask_for(some[0], dict(sums[begin : begin + MAX_TYPES]))
 
-    async def _ask_for(self, first: Wanted, sums: Mapping[str, AllocatedResource]) -> None:
+    async def _ask_for(self, first: NewAllocation, sums: Mapping[str, AllocatedResource]) -> None:
         spec = msgspec.structs.replace(first.spec, id=str(uuid.uuid4()), resources=list(sums.values()))
         try:
             await self._dry_run(spec)
@@ -352,7 +356,7 @@ class AllocationWrites:
         return problem_of(error, at, self._subject_of)
 
 
-def _request(wanted: Sequence[Wanted]) -> _Request:
+def _request(wanted: Sequence[NewAllocation]) -> _Request:
     names = [each.name for each in wanted]
     same = hashlib.sha256("/".join(names).encode()).hexdigest()[:16]
     return _Request(
@@ -368,6 +372,6 @@ def contended() -> ProblemError:
     return ProblemError(409, "others write the same allocation all the time", code="contended", retryable=True)
 
 
-def _taken(wanted: Wanted, existing: str) -> ProblemError:
+def _taken(wanted: NewAllocation, existing: str) -> ProblemError:
     detail = f"{wanted.spec.kind} {wanted.spec.id} has an allocation of another ID"
     return ProblemError(409, detail, code="already_allocated", existing=existing)

@@ -28,7 +28,7 @@ from common.server.serving_certificate import Certificates
 from master.apiserver import metrics
 from master.apiserver.allocation_handlers import AllocationHandlers
 from master.apiserver.auth import MAX_ASKED, Identities, Rights, bearer, from_another_site, unauthenticated
-from master.apiserver.call import Answer, Call, of_api_error
+from master.apiserver.call import Call, RouteResponse, of_api_error
 from master.apiserver.client_certificates import ClientAuthority, user_of
 from master.apiserver.conditions import COMPRESSED, tag_of
 from master.apiserver.encoding import LARGE, compressed, takes_gzip
@@ -143,7 +143,7 @@ class App:
             if not route.public and (self._caches.not_synced() or self._allocations.not_synced()):
                 raise ProblemError(503, "the lists of the API server are not complete yet")
             if route is OPTIONS:
-                return served.answer(route, Answer(None, [("Allow", ", ".join(methods))]))
+                return served.answer(route, RouteResponse(None, [("Allow", ", ".join(methods))]))
             query, body = read_query(route, request.query), read_body(route, request)
             preconditions = read_conditions(route, request)
             served.call = call = Call(served.user or User(), parameters, query, body, preconditions)
@@ -185,7 +185,7 @@ class _Served:
     def caller(self) -> str:
         return _party(self.user) if self.user is not None else self.request.address
 
-    def answer(self, route: Route, answer: Answer) -> Response:
+    def answer(self, route: Route, answer: RouteResponse) -> Response:
         self.status = answer.status or route.status
         content = answer.content
         if not isinstance(content, bytes):
@@ -227,7 +227,7 @@ class _Served:
             audit.info("write", extra={**facts, "changes": self.call.changes if self.call is not None else None})
 
 
-def handlers(*several: object) -> dict[str, Callable[[Call], Awaitable[Answer]]]:
+def handlers(*several: object) -> dict[str, Callable[[Call], Awaitable[RouteResponse]]]:
     """By the routes' names for them."""
     return {
         route.handler: next(getattr(each, route.handler) for each in several if hasattr(each, route.handler))

@@ -25,7 +25,7 @@ class Call:
 
 
 @dataclass
-class Answer:
+class RouteResponse:
     """`status`: that of the route, if it is 0. Bytes are sent as they are, all else as JSON. `version`: what If-Match
     of a later write is compared with (conditions.py)."""
 

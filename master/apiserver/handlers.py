@@ -20,7 +20,7 @@ from common.kube.client.errors import (
 )
 from master.apiserver import openapi, page, serializers
 from master.apiserver.auth import Right, Rights
-from master.apiserver.call import Answer, Call
+from master.apiserver.call import Call, RouteResponse
 from master.apiserver.problem import FieldError, ProblemError, escape, invalid
 from master.apiserver.routes import MAX_LIMIT
 from master.apiserver.serializers import (
@@ -57,19 +57,19 @@ class Handlers:
         self._rights = rights
         self._visibility = Visibility(caches, rights)
 
-    async def openapi(self, _call: Call) -> Answer:
-        return Answer(openapi.encoded())
+    async def openapi(self, _call: Call) -> RouteResponse:
+        return RouteResponse(openapi.encoded())
 
-    async def docs(self, _call: Call) -> Answer:
-        return Answer(page.html(), headers=[("Content-Security-Policy", page.POLICY)])
+    async def docs(self, _call: Call) -> RouteResponse:
+        return RouteResponse(page.html(), headers=[("Content-Security-Policy", page.POLICY)])
 
-    async def get_organization_quotas(self, call: Call) -> Answer:
+    async def get_organization_quotas(self, call: Call) -> RouteResponse:
         name = call.parameters["organization"]
         await self._visibility.organization(call.user, name)
         quotas = self._caches.quotas_of("organization", name)
         return _versioned(serializers.organization_quotas(quotas, self._allocated(name)), quotas)
 
-    async def put_organization_quotas(self, call: Call) -> Answer:
+    async def put_organization_quotas(self, call: Call) -> RouteResponse:
         name = call.parameters["organization"]
         await self._visibility.organization(call.user, name)
         body: OrganizationQuotasUpdate = call.body
@@ -101,7 +101,7 @@ class Handlers:
             return _versioned(serializers.organization_quotas([written], allocated), [written])
         raise _contended()
 
-    async def get_project_quota(self, call: Call) -> Answer:
+    async def get_project_quota(self, call: Call) -> RouteResponse:
         name = call.parameters["project"]
         await self._visibility.project(call.user, name)
         quotas = self._caches.quotas_of("project", name)
@@ -109,7 +109,7 @@ class Handlers:
             raise ProblemError(404, f"project {name} has no quota", code="no_quota")
         return _versioned(self._shown(quotas), quotas)
 
-    async def list_quotas(self, call: Call) -> Answer:
+    async def list_quotas(self, call: Call) -> RouteResponse:
         await self._rights.require(call.user, Right(verb="list", resource="resourcequotas"))
         wanted = call.query.get("subjectKind"), call.query.get("subjectName")
         store = self._caches.quotas.store
@@ -120,13 +120,13 @@ class Handlers:
         )
         limit = int(call.query.get("limit", PAGE))
         found, rest = serializers.page(names, min(limit, MAX_LIMIT), call.query.get("continue", ""))
-        answer = Answer([self._shown([quota]) for name in found if (quota := store.get(name)) is not None])
+        answer = RouteResponse([self._shown([quota]) for name in found if (quota := store.get(name)) is not None])
         if rest:
             query = urlencode({**call.query, "continue": rest})
             answer.headers.append(("Link", f'</api/v2/quotas?{query}>; rel="next"'))
         return answer
 
-    async def create_quota(self, call: Call) -> Answer:
+    async def create_quota(self, call: Call) -> RouteResponse:
         body: QuotaCreate = call.body
         await self._rights.require(call.user, Right(verb="create", resource="resourcequotas"))
         name, subject = _named(body)
@@ -141,7 +141,7 @@ class Handlers:
         answer.headers.append(("Location", f"/api/v2/quotas/{name}"))
         return answer
 
-    async def get_quota(self, call: Call) -> Answer:
+    async def get_quota(self, call: Call) -> RouteResponse:
         name = call.parameters["name"]
         await self._rights.require(call.user, Right(verb="get", resource="resourcequotas", name=name))
         quota = self._caches.quotas.store.get(name)
@@ -149,7 +149,7 @@ class Handlers:
             raise _no_quota(name)
         return _versioned(self._shown([quota]), [quota])
 
-    async def put_quota(self, call: Call) -> Answer:
+    async def put_quota(self, call: Call) -> RouteResponse:
         name = call.parameters["name"]
         body: QuotaUpdate = call.body
         await self._rights.require(call.user, Right(verb="update", resource="resourcequotas", name=name))
@@ -171,7 +171,7 @@ class Handlers:
             return _versioned(self._shown([written]), [written])
         raise _contended()
 
-    async def delete_quota(self, call: Call) -> Answer:
+    async def delete_quota(self, call: Call) -> RouteResponse:
         name = call.parameters["name"]
         await self._rights.require(call.user, Right(verb="delete", resource="resourcequotas", name=name))
         for _ in range(TRIES):
@@ -188,7 +188,7 @@ class Handlers:
                 continue
             except NotFound:
                 raise _no_quota(name) from None
-            return Answer(None)
+            return RouteResponse(None)
         raise _contended()
 
     def _allocated(self, organization: str) -> dict[str, Use]:
@@ -249,8 +249,8 @@ class Handlers:
         return str(found.spec.get("displayName", "")) if found is not None else ""
 
 
-def _versioned(content: object, quotas: Sequence[MasterQuota]) -> Answer:
-    return Answer(content, version=serializers.version(quotas))
+def _versioned(content: object, quotas: Sequence[MasterQuota]) -> RouteResponse:
+    return RouteResponse(content, version=serializers.version(quotas))
 
 
 def _write_right(present: Sequence[MasterQuota]) -> Right:

@@ -109,7 +109,7 @@ class WhereResult(FitsResult, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Known:
+class PreviewInput:
     """The quotas that limit a subject, all seeds, and the time."""
 
     quotas: Sequence[MasterQuota]
@@ -126,19 +126,19 @@ def subject(asked: FitsRequest | WhereRequest) -> tuple[str, str]:
     return project, organization
 
 
-def fits(known: Known, asked: Calculation) -> FitsResult:
+def fits(known: PreviewInput, asked: Calculation) -> FitsResult:
     """Raises ProblemError."""
     return FitsResult(**_compared(known, _need(asked)))
 
 
-def calculate(known: Known, asked: Calculation) -> CalculationResult:
+def calculate(known: PreviewInput, asked: Calculation) -> CalculationResult:
     """Raises ProblemError."""
     need, used = _need(asked), used_of(known.quotas)
     would = resources.add(used, resources.only(need, used))
     return CalculationResult(**_compared(known, need), calculated_quota=resources.render(would))
 
 
-def where(known: Known, asked: WhereRequest) -> WhereResult:
+def where(known: PreviewInput, asked: WhereRequest) -> WhereResult:
     """Raises ProblemError."""
     size = _known(asked.resources, "/resources")
     compared = _compared(known, {name: amount * asked.replicas for name, amount in size.items()})
@@ -160,7 +160,7 @@ def _known(raw: Mapping[str, str | int], where: str) -> ResourceList:
     return amounts(raw, where)
 
 
-def _compared(known: Known, need: ResourceList) -> dict[str, Any]:
+def _compared(known: PreviewInput, need: ResourceList) -> dict[str, Any]:
     """The fields of a FitsResult."""
     shortages = [shortage for quota in known.quotas for shortage in _shortages(quota, need)]
     silence = staleness.silence_of_master(known.seeds, known.now)

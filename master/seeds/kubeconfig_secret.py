@@ -34,7 +34,7 @@ TIMEOUT = 10.0
 _BEARER = "Bearer "
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class SeedKubeconfig(msgspec.Struct, frozen=True):
     """`text` is the kubeconfig; `problem` says why there is none, without credentials. `about`: what else, if it
     changes, needs a new connection."""
 
@@ -43,7 +43,7 @@ class Wanted(msgspec.Struct, frozen=True):
     about: str
 
 
-def wanted(seed: Seed, secret: Secret | None, namespace: str) -> Wanted:
+def seed_kubeconfig(seed: Seed, secret: Secret | None, namespace: str) -> SeedKubeconfig:
     ref = seed.spec.kubeconfig_secret_ref
     text = problem = ""
     if ref is not None:
@@ -51,7 +51,7 @@ def wanted(seed: Seed, secret: Secret | None, namespace: str) -> Wanted:
             text = kubeconfig_text(secret, namespace, ref)
         except InvalidKubeconfig as error:
             problem = str(error)
-    return Wanted(text, problem, f"{ref}\0{seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION, '')}")
+    return SeedKubeconfig(text, problem, f"{ref}\0{seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION, '')}")
 
 
 def token_in(cluster: SeedCluster) -> tuple[str, Token | None]:

@@ -26,7 +26,7 @@ from master.cache.informers import Caches, changed_name
 from master.cache.objects import Named, QuotaCopy
 from master.seeds.cluster_record import ClusterRecord
 from master.seeds.identity import Refused
-from master.seeds.kubeconfig_secret import TokenRenewal, Wanted, wanted
+from master.seeds.kubeconfig_secret import SeedKubeconfig, TokenRenewal, seed_kubeconfig
 from master.seeds.phase import AGENT_SILENT_AFTER, Phase
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import CopySync
@@ -95,7 +95,7 @@ class SeedLink:
         self._there: SeedCaches | None = None
         self._sessions = 0
         self._cluster: SeedCluster | None = None
-        self._used: Wanted | None = None
+        self._used: SeedKubeconfig | None = None
         self.renewal = TokenRenewal(caches, namespace, lambda: self.seed)
         self._changed = asyncio.Event()
         self._probe_now = False  # nobody knows yet what the present token may do
@@ -172,7 +172,7 @@ class SeedLink:
 
     def check(self) -> None:
         """The Seed or a Secret changed: connect anew if that says something else than the present connection."""
-        if self._used != self._wanted():
+        if self._used != self._kubeconfig():
             self._changed.set()
 
     async def _run(self) -> None:
@@ -186,7 +186,7 @@ class SeedLink:
 
     async def _connect(self) -> None:
         self._changed.clear()
-        self._used = used = self._wanted()
+        self._used = used = self._kubeconfig()
         problem, cluster = used.problem, None
         try:
             cluster = await self._connection(used.text) if not problem else None
@@ -223,7 +223,7 @@ class SeedLink:
         await self._changed.wait()
         while self.connected and self._used is not None:
             self._changed.clear()
-            now = self._wanted()
+            now = self._kubeconfig()
             if now.problem or now.about != self._used.about or now.text == self._used.text or self.in_cluster:
                 return
             try:
@@ -393,7 +393,7 @@ class SeedLink:
         ref = self.seed.spec.kubeconfig_secret_ref
         return f"secret {self._namespace}/{ref.name}, key {ref.key}" if ref is not None else "the master's own cluster"
 
-    def _wanted(self) -> Wanted:
+    def _kubeconfig(self) -> SeedKubeconfig:
         ref = self.seed.spec.kubeconfig_secret_ref
         secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}") if ref is not None else None
-        return wanted(self.seed, secret, self._namespace)
+        return seed_kubeconfig(self.seed, secret, self._namespace)

@@ -40,14 +40,14 @@ class Shown(Wire):
     grant: WireGrant = msgspec.field(default_factory=WireGrant)
 
 
-class _Wanted(msgspec.Struct, frozen=True):
+class _Offer(msgspec.Struct, frozen=True):
     copy_uid: str
     shown: Shown
     summary: Summary
 
 
 class _Written(msgspec.Struct, frozen=True):
-    wanted: _Wanted
+    offer: _Offer
     at: float
 
 
@@ -70,7 +70,7 @@ class Publisher:
         self._in_cluster = in_cluster
         self._rush = rush
         self._waited_for: set[str] = set()  # quotas of which something was to be shown at once, and was not yet
-        self._wanted: dict[str, _Wanted] = {}
+        self._offered: dict[str, _Offer] = {}
         self._written: dict[str, _Written] = {}
         self._queue: WorkQueue[str] = WorkQueue(max_backoff=5.0)
         self._controller = Controller(
@@ -82,53 +82,53 @@ class Publisher:
 
     def offer(self, quota: str, copy_uid: str, shown: Shown, summary: Summary, *, within: float) -> None:
         """Show this within so many seconds, unless something newer comes or the seed shows it already."""
-        wanted = _Wanted(copy_uid, shown, summary)
-        if self._wanted.get(quota) != wanted:
-            self._wanted[quota] = wanted
+        offer = _Offer(copy_uid, shown, summary)
+        if self._offered.get(quota) != offer:
+            self._offered[quota] = offer
             if within <= 0:
                 self._waited_for.add(quota)
             self._queue.add_after(quota, within)
 
     def last(self, quota: str, copy_uid: str) -> tuple[Shown | None, float]:
         """What was last offered for this copy, and when it was last written to (monotonic seconds; 0.0: never)."""
-        wanted, written = self._wanted.get(quota), self._written.get(quota)
-        if wanted is None or wanted.copy_uid != copy_uid:
+        offer, written = self._offered.get(quota), self._written.get(quota)
+        if offer is None or offer.copy_uid != copy_uid:
             return None, 0.0
-        return wanted.shown, written.at if written is not None else 0.0
+        return offer.shown, written.at if written is not None else 0.0
 
     def forget(self, quota: str) -> None:
-        self._wanted.pop(quota, None)
+        self._offered.pop(quota, None)
         self._written.pop(quota, None)
         self._waited_for.discard(quota)
 
     def seen(self, quota: str, copy: QuotaCopy) -> None:
         """The watch brought a copy. If somebody dropped our part of its status, it is put back."""
-        wanted = self._wanted.get(quota)
-        if wanted is not None and not self._shows(copy, wanted):
+        offer = self._offered.get(quota)
+        if offer is not None and not self._shows(copy, offer):
             self._queue.add_after(quota, ECHO)
 
     def resume(self) -> None:
         """The seed can be reached again."""
         self._written.clear()
-        for quota in self._wanted:
+        for quota in self._offered:
             self._queue.add(quota)
 
     async def _publish(self, quota: str) -> float | None:
-        wanted, cluster, copies = self._wanted.get(quota), self._cluster(), self._copies()
-        if wanted is None or cluster is None or copies is None:
+        offer, cluster, copies = self._offered.get(quota), self._cluster(), self._copies()
+        if offer is None or cluster is None or copies is None:
             return None
         copy = copies.get(quota)
-        if copy is None or copy.metadata.uid != wanted.copy_uid or self._shows(copy, wanted):
+        if copy is None or copy.metadata.uid != offer.copy_uid or self._shows(copy, offer):
             return None
         written = self._written.get(quota)
-        if written is not None and written.wanted == wanted and time.monotonic() - written.at < ECHO:
+        if written is not None and written.offer == offer and time.monotonic() - written.at < ECHO:
             return ECHO
         if quota not in self._waited_for and self._rush.defers((self._seed, quota)):
             return PAUSE
         status, manager = (
-            ({"grant": _whole_grant(wanted.shown)}, GRANT_MANAGER)
+            ({"grant": _whole_grant(offer.shown)}, GRANT_MANAGER)
             if self._in_cluster()
-            else ({**_fields(wanted.shown), "summary": wanted.summary}, MASTER_MANAGER)
+            else ({**_fields(offer.shown), "summary": offer.summary}, MASTER_MANAGER)
         )
         try:
             there = await write_status(cluster, QUOTA_COPIES, copy, status, manager)
@@ -137,15 +137,15 @@ class Publisher:
         if not there:  # deleted, or made again under its name: the watch brings the new one, and a new offer with it
             log.info("copy is gone", extra={"seed": self._seed, "quota": quota})
             return None
-        self._written[quota] = _Written(wanted, time.monotonic())
-        if self._wanted.get(quota) == wanted:
+        self._written[quota] = _Written(offer, time.monotonic())
+        if self._offered.get(quota) == offer:
             self._waited_for.discard(quota)
         return ECHO
 
-    def _shows(self, copy: QuotaCopy, wanted: _Wanted) -> bool:
+    def _shows(self, copy: QuotaCopy, offer: _Offer) -> bool:
         status = copy.status
         if self._in_cluster():
-            return status.grant == _whole_grant(wanted.shown)
+            return status.grant == _whole_grant(offer.shown)
         there = Shown(
             observed_generation=status.observed_generation,
             hard=status.hard,
@@ -153,7 +153,7 @@ class Publisher:
             reserved=status.reserved,
             grant=status.grant,
         )
-        return there == wanted.shown
+        return there == offer.shown
 
 
 def _whole_grant(shown: Shown) -> WireGrant:

@@ -9,7 +9,7 @@ import pytest
 
 from cli import describe, figures, largest_and_last
 from cli.denials import Denied, without_quota
-from cli.largest_and_last import Known, Told
+from cli.largest_and_last import LargestAndLast, Told
 from common.api.types import UserCluster
 from master.cache.objects import MasterQuota
 from tests.unit.cli.test_asked import event
@@ -168,4 +168,4 @@ def test_a_quota_of_namespaces_tells_its_consumers_itself() -> None:
     assert (found.more_consumers, found.denials) == (1, None)
     (said,) = found.not_known
     assert "seedquota history owner-ann --prometheus URL" in said
-    assert "consumers" not in describe.text(NEW, figures.of_quota(NEW), None, {}, Known(), NOW, None)
+    assert "consumers" not in describe.text(NEW, figures.of_quota(NEW), None, {}, LargestAndLast(), NOW, None)

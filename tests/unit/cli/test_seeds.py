@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.__main__ import run
-from cli.clusters import connected
+from cli.connection import connected
 from cli.outcome import Failed
 from cli.seeds import rights
 from cli.terminal import columns

@@ -13,7 +13,7 @@ import pytest
 from cli import denials, describe, figures, largest_and_last, reading, top
 from cli.doctor import findings, report, signs
 from cli.doctor.report import Report
-from cli.largest_and_last import Known, Told
+from cli.largest_and_last import LargestAndLast, Told
 from cli.seeds.on_master import Held
 from common.api.types import AccountWait, UserCluster
 from common.quota import resources
@@ -97,7 +97,7 @@ def test_describe_shows_no_amount_that_the_master_has_not_learned_yet() -> None:
 
 def test_what_describe_tells_programs_has_the_ledgers_amounts_or_none() -> None:
     def granted(held: dict[str, Held] | None) -> list[object]:
-        found: Any = describe.plain(ALPHA, figures.of_quota(ALPHA), held, Known())
+        found: Any = describe.plain(ALPHA, figures.of_quota(ALPHA), held, LargestAndLast())
         assert (found["name"], found["omitted"]["seeds"], found["resources"]["cpu"].get("free")) == (
             "project-alpha",
             3,

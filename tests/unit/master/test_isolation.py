@@ -106,7 +106,7 @@ async def test_a_seed_that_cannot_be_taken_up_stops_no_other(error: Exception, m
 
 @odd_errors
 async def test_a_link_that_fails_says_so_and_begins_anew(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures, wanted = [error, error], SeedLink._wanted
+    failures, wanted = [error, error], SeedLink._kubeconfig
     phases: list[tuple[str, Phase, str]] = []
 
     def fails(link: SeedLink) -> Any:
@@ -115,7 +115,7 @@ async def test_a_link_that_fails_says_so_and_begins_anew(error: Exception, monke
         return wanted(link)
 
     async with seeds() as made:
-        monkeypatch.setattr(SeedLink, "_wanted", fails)
+        monkeypatch.setattr(SeedLink, "_kubeconfig", fails)
         made.on_seed = lambda name: phases.append((name, made.links[name].phase, made.links[name].problem))
         for name in ("bad", "good"):
             with unexpected.contained("test"):  # `check` fails, too

@@ -15,7 +15,7 @@ from msgspec import structs
 from common.api.types import AllocatedResource, Allocation, AllocationSpec
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, Cause, Conflict, Forbidden, Invalid, NotFound, Unavailable
-from master.apiserver.allocation_types import REQUEST_ANNOTATION, Wanted
+from master.apiserver.allocation_types import REQUEST_ANNOTATION, NewAllocation
 from master.apiserver.allocation_writes import MADE_AT_ONCE, AllocationWrites
 from master.apiserver.problem import ProblemError
 from master.apiserver.serializers import MAX_TYPES
@@ -91,10 +91,10 @@ def writes(server: ApiServer) -> AllocationWrites:
     return AllocationWrites(cast(Cluster, server), cast(AllocationCache, Arrivals()), lambda quota: quota)
 
 
-def wanted(count: int) -> list[Wanted]:
+def wanted(count: int) -> list[NewAllocation]:
     resources = [AllocatedResource(type="servers", committed=1)]
     return [
-        Wanted(
+        NewAllocation(
             name=f"n{number:02}",
             display_name="unused",
             spec=AllocationSpec(

@@ -8,7 +8,7 @@ import pytest
 
 from common.api.types import Seed
 from master.apiserver import previews
-from master.apiserver.previews import Calculation, FitsRequest, Known, WhereRequest
+from master.apiserver.previews import Calculation, FitsRequest, PreviewInput, WhereRequest
 from master.apiserver.problem import ProblemError
 from master.apiserver.serializers import MAX_AMOUNT
 from master.cache.objects import MasterQuota
@@ -20,8 +20,8 @@ PROJECT = {"kind": "project", "name": "alpha"}
 STALE = {"type": "UsageCurrent", "status": "False"}
 
 
-def known(*quotas: MasterQuota, seeds: Sequence[Seed] = ()) -> Known:
-    return Known(quotas, seeds, NOW)
+def known(*quotas: MasterQuota, seeds: Sequence[Seed] = ()) -> PreviewInput:
+    return PreviewInput(quotas, seeds, NOW)
 
 
 def counted(limits: dict[str, Any], used: dict[str, Any], **status: Any) -> MasterQuota:
