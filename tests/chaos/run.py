@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from common.quota.resources import ResourceList
 from tests.chaos import settle
 from tests.chaos.allocation_load import AllocationLoad
 from tests.chaos.faults import Storm, plan
-from tests.chaos.load import Load
+from tests.chaos.load import Clients, Load
 from tests.chaos.namespace_load import NamespaceLoad
 from tests.chaos.place import Place, place
 from tests.chaos.quotas import HOSTS, SMALLEST
@@ -25,6 +25,7 @@ from tests.chaos.record import record, save_metrics
 
 SETTLES_WITHIN = 90.0  # seconds after everything is up again
 _FILLED_WITHIN = 30.0
+_BEGINS_WITHIN = 120.0
 _CLIENTS = 10
 _IN_NAMESPACES = 6
 _ALLOCATING = 5
@@ -101,6 +102,7 @@ async def _run(here: Place, report: Report, seconds: float, progress: Callable[[
         clients = ((load, _CLIENTS), (inside, _IN_NAMESPACES), (allocating, _ALLOCATING))
         loading = [asyncio.create_task(some.run(count)) for some, count in clients]
         try:
+            await _begun([some for some, _ in clients])
             progress(f"{seconds:.0f} s of faults under load")
             started = time.monotonic()
             await storm.run(plan(report.seed, seconds, report.store), seconds)
@@ -125,6 +127,13 @@ async def _run(here: Place, report: Report, seconds: float, progress: Callable[[
         for name, amounts in here.overshoot.worst.items():
             if amounts:
                 report.violations.insert(0, f"overshoot: {name} by {resources.text(amounts)}")
+
+
+async def _begun(clients: Sequence[Clients]) -> None:
+    """Each kind of load had something admitted: else a storm on a slow machine proves nothing."""
+    async with asyncio.timeout(_BEGINS_WITHIN):
+        while not all(some.counts["admitted"] for some in clients):
+            await asyncio.sleep(0.1)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

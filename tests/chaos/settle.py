@@ -59,11 +59,13 @@ async def differences(place: Place) -> list[str]:
     ledgers = await _items(place.installed.master, _LEDGERS)
     masters = {ledger["quota"]["name"]: ledger for ledger in ledgers if "grants" in ledger}
     accounts = {seed: await _accounts(place, seed) for seed in place.seeds}
+    shown = await _quotas(place.installed.master)
+    copies = {seed: await _quotas(place.installed.cluster(seed)) for seed in place.seeds}
     for quota in (*QUOTAS, *NAMESPACED):
         used = {seed: _used(quota, machines, quota.clusters_on(seed)) for seed in place.seeds}
-        wrong += await _wrong_status(place, quota, resources.total(used.values()))
+        wrong += _wrong_status(quota, shown.get(quota.name, {}), resources.total(used.values()))
         for seed in place.seeds:
-            copy = (await _quota(place.installed.cluster(seed), quota)).get("status", {})
+            copy = copies[seed].get(quota.name, {})
             wrong += _unequal(f"{quota.name}: local use of {seed}", copy.get("localUsage", {}), used[seed])
             everywhere = resources.total(used.values())
             wrong += _unequal(f"{quota.name}: global use shown in {seed}", copy.get("globalUsage", {}), everywhere)
@@ -73,8 +75,7 @@ async def differences(place: Place) -> list[str]:
     return wrong
 
 
-async def _wrong_status(place: Place, quota: Quota, used: ResourceList) -> list[str]:
-    status = (await _quota(place.installed.master, quota)).get("status", {})
+def _wrong_status(quota: Quota, status: Json, used: ResourceList) -> list[str]:
     wrong = _unequal(f"{quota.name}: global use", status.get("globalUsage", {}), used)
     if any(resources.parse(status.get("reserved", {})).values()):
         wrong.append(f"{quota.name}: reserved {status['reserved']}")
@@ -194,17 +195,14 @@ async def one_machine(tenant: Tenant) -> Asked:
 
 
 async def _items(server: ApiServer, path: str) -> list[Json]:
-    body = await _get(server, path)
-    return list(body["items"])
-
-
-async def _quota(server: ApiServer, quota: Quota) -> Json:
-    return await _get(server, f"{GROUP_PATH}/resourcequotas/{quota.name}")
-
-
-async def _get(server: ApiServer, path: str) -> Json:
     async with server.session() as session, session.get(path, raise_for_status=True, timeout=_TIMEOUT) as answer:
-        return msgspec.json.decode(await answer.read(), type=Json)
+        return list(msgspec.json.decode(await answer.read(), type=Json)["items"])
+
+
+async def _quotas(server: ApiServer) -> dict[str, Json]:
+    """The status of each by its name."""
+    found = await _items(server, f"{GROUP_PATH}/resourcequotas")
+    return {quota["metadata"]["name"]: quota.get("status", {}) for quota in found}
 
 
 async def _accounts(place: Place, seed: str) -> dict[str, Json]:
