@@ -92,9 +92,9 @@ bench: $(STAMP)
 
 # A few minutes, and then MINUTES of each hostile API server; `make test` tries some of each.
 fuzz: $(STAMP)
-	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 tests/fuzz --ignore=tests/fuzz/test_hostile_api.py
+	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --timeout=0 tests/fuzz --ignore=tests/fuzz/test_hostile_api.py
 	@$(BIN)/python -m devcluster build
-	@MINUTES=$(MINUTES) $(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest -q -s tests/fuzz/test_hostile_api.py
+	@MINUTES=$(MINUTES) $(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest -q -s --timeout=0 tests/fuzz/test_hostile_api.py
 
 sim: $(STAMP)
 	@$(BIN)/python -m tests.sim --schedules $(SCHEDULES)

@@ -1,8 +1,10 @@
-"""Which tests run in one process, and in which order: those that take longest begin first."""
+"""Which tests run in one process, and in which order: those that take longest begin first. What is told of a hang."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
+
+from tests.waiting_tasks import described
 
 # A machine that is busy with other things is no fault of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -78,3 +82,14 @@ class BySharedInstallation(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharedInstallation:
     return BySharedInstallation(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    loops = getattr(item, "funcargs", {}).get("_session_scoped_runner")
+    if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value) and loops is not None:
+        report.sections.append(("Tasks that wait", described(asyncio.all_tasks(loops.get_loop()))))
+    return report

@@ -28,7 +28,7 @@ def main(chosen: Sequence[str]) -> int:
         if why:
             print(f"e2e: {file.name} skipped: {why}", flush=True)
     for file in (file for file, why in lacking.items() if not why):
-        status = isolation.run([sys.executable, "-m", "pytest", "-q", "-rs", "-s", str(file)])
+        status = isolation.run([sys.executable, "-m", "pytest", "-q", "-rs", "-s", "--timeout=1800", str(file)])
         if status != 0:
             return status
     return 0
