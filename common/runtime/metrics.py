@@ -56,6 +56,7 @@ _MALFORMED = Gauge(
     "Objects that an API server has and that cannot be read. They count with what was last known of them.",
     ["server", "resource"],
 )
+_malformed: dict[tuple[str, str], int] = {}
 _LONGEST_STALL = Gauge(
     "seedquota_event_loop_longest_stall_seconds",
     "Longest time in the last one to two minutes for which the event loop did nothing else than one piece of work.",
@@ -151,8 +152,11 @@ def _request_seconds(verb: str) -> Histogram:
     return _REQUEST_SECONDS.labels(verb)
 
 
-def malformed_objects(server: str, resource: str, count: int) -> None:
+def malformed_objects(server: str, resource: str, more: int) -> None:
+    """`more` than before, or less: several watches may be of one plural, such as one for each namespace."""
+    count = _malformed.pop((server, resource), 0) + more
     if count:
+        _malformed[server, resource] = count
         _MALFORMED.labels(server, resource).set(count)
     else:
         _MALFORMED.remove_by_labels({"server": server, "resource": resource})

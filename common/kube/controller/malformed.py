@@ -45,19 +45,20 @@ class MalformedObjects:
             raise self._refused(Malformed(200, "Malformed", f"cluster {self._cluster}: {what}: {broken.error}"))
         if self._errors.get(broken.key) == broken.error:
             return False
-        if broken.key not in self._errors and len(self) >= MAX_BROKEN:
-            raise self._refused(TooMany(f"more than {MAX_BROKEN} {self._plural} cannot be read"))
+        if broken.key not in self._errors:
+            if len(self) >= MAX_BROKEN:
+                raise self._refused(TooMany(f"more than {MAX_BROKEN} {self._plural} cannot be read"))
+            metrics.malformed_objects(self._cluster, self._plural, 1)
         self._errors[broken.key] = broken.error
         facts = {"cluster": self._cluster, "resource": self._plural, "object": broken.key, "error": broken.error}
         log.warning("malformed object", extra=facts)
-        self._tell()
         return True
 
     def discard(self, key: str) -> bool:
         """True if it was there."""
         found = self._errors.pop(key, None) is not None
         if found:
-            self._tell()
+            metrics.malformed_objects(self._cluster, self._plural, -1)
         return found
 
     def keep(self, listed: Iterable[Broken]) -> None:
@@ -72,6 +73,3 @@ class MalformedObjects:
     def _refused(self, error: Malformed) -> Malformed:
         metrics.api_answer_refused(self._cluster, error.wrong.value)
         return error
-
-    def _tell(self) -> None:
-        metrics.malformed_objects(self._cluster, self._plural, len(self))

@@ -404,6 +404,22 @@ async def test_what_was_never_read_stands_for_itself_until_it_is_read_or_gone(fa
         assert gauge("fake", "configmaps") is None
 
 
+async def test_malformed_objects_of_two_watches_of_one_kind_are_told_together(fake):
+    """Such as the UserClusters of two namespaces, and Clusters of two API groups."""
+    for namespace in ("a", "b", "b2"):
+        await fake.put("configmaps", namespace[0], namespace, data={"k": 1})
+    async with reflecting(fake, namespace="a") as (first, _):
+        await first.wait_synced(PATIENCE)
+        async with reflecting(fake, namespace="b") as (second, _):
+            await second.wait_synced(PATIENCE)
+            assert gauge("fake", "configmaps") == 3
+            await fake.put("configmaps", "b", "b", data={"k": "good"})
+            await eventually(lambda: len(second.malformed) == 1)
+            assert gauge("fake", "configmaps") == 2
+        assert gauge("fake", "configmaps") == 1, "the other watch has ended"
+    assert gauge("fake", "configmaps") is None
+
+
 def gauge(cluster, resource):
     labels = {"server": cluster, "resource": resource}
     return REGISTRY.get_sample_value("seedquota_malformed_objects", labels)
