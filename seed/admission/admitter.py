@@ -54,14 +54,8 @@ class Admission:
             quotas = self._quota_cache.quotas_of(request.consumer)
         decision = decision_id()
         claims = [
-            QuotaClaim(
-                self._quota_cache,
-                self._registry,
-                self._quota_cache.latest(quota),
-                request.of(quota.name, decision),
-                replaceable,
-            )
-            for quota in quotas
+            QuotaClaim(self._quota_cache, self._registry, quota, request.of(quota.name), decision, replaceable)
+            for quota in map(self._quota_cache.latest, quotas)
         ]
         for claim in claims if not request.asks_fits else ():
             if (never := claim.never_fits()) is not None:

@@ -13,12 +13,9 @@ from seed.admission.types import Request
 from seed.model.quota import Quota
 
 
-def never_fits(seen: QuotaSnapshot, request: Request) -> Refusal | None:
-    """A refusal of what is larger than the limit itself."""
-    quota = seen.quota
-    if not quota.enforced or not resources.short(request.need, quota.limits):
-        return None
-    return exceeded(quota, request, seen.used, quota.limits, quota.global_reserved)
+def never_fits(quota: Quota, request: Request) -> bool:
+    """It is larger than the limit itself."""
+    return quota.enforced and bool(resources.short(request.need, quota.limits))
 
 
 def full_here(seen: QuotaSnapshot, request: Request) -> Refusal | None:

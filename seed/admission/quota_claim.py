@@ -50,6 +50,7 @@ class QuotaClaim:
         registry: AccountRegistry,
         quota: Quota,
         request: Request,
+        decision: str,
         replaceable: Replaceable | None,
     ) -> None:
         """`request`: what is asked of this quota."""
@@ -57,13 +58,17 @@ class QuotaClaim:
         self._registry = registry
         self.quota = quota
         self._request = request
+        self._decision = decision
         self._replaceable = replaceable
 
     def never_fits(self) -> Attempt | None:
         """Refused before anything is reserved."""
-        seen = self._registry.snapshot(self.quota)
-        refusal = limits.never_fits(seen, self._request)
-        return Attempt(snapshot=seen, refusal=refusal) if refusal is not None else None
+        quota, request = self.quota, self._request
+        if not limits.never_fits(quota, request):
+            return None
+        seen = self._registry.snapshot(quota)
+        refusal = limits.exceeded(quota, request, seen.used, quota.limits, quota.global_reserved)
+        return Attempt(snapshot=seen, refusal=refusal)
 
     def seems_full(self) -> bool:
         """By what is known here. It may have room by now, and nobody is refused from memory."""
@@ -103,13 +108,14 @@ class QuotaClaim:
     async def _reserve(self, handle: AccountHandle, request: Request) -> Attempt:
         """In what is held here. If that is too little, the master is asked for more until the deadline."""
         quota, clock = self.quota, asyncio.get_running_loop().time
+        reservation = msgspec.structs.replace(request.reservation, request=self._decision)
         answer: MasterAnswer | None = None
         while True:
             waited = answer is not None
             if request.dry_run:
-                outcome = handle.writer.preview(request.uid, request.reservation)
+                outcome = handle.writer.preview(request.uid, reservation)
             else:
-                outcome = await handle.writer.claim(request.uid, request.reservation, request.deadline)
+                outcome = await handle.writer.claim(request.uid, reservation, request.deadline)
             if isinstance(outcome, Admitted):
                 seen, admitted = handle.snapshot(quota), None if request.dry_run else outcome
                 warnings = limits.little_left(seen, request)

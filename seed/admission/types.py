@@ -54,12 +54,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     objects: str = "machines"
     asks_fits: bool = False
 
-    def of(self, quota: str, decision: str) -> Request:
-        """What it asks of that quota, on that decision."""
-        reservation = self.reservation if self.shares is None else self.shares[quota]
-        need = self.need if self.shares is None else reservation.amount
-        reservation = msgspec.structs.replace(reservation, request=decision)
-        return msgspec.structs.replace(self, need=need, reservation=reservation)
+    def of(self, quota: str) -> Request:
+        """What it asks of that quota."""
+        if self.shares is None:
+            return self
+        reservation = self.shares[quota]
+        return msgspec.structs.replace(self, need=reservation.amount, reservation=reservation)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

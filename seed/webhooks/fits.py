@@ -95,7 +95,7 @@ def read(text: str) -> Fits:
 
 def _of_attempt(verdict: Verdict, attempt: Attempt, count: int) -> QuotaFits:
     assert verdict.request is not None, "nothing is attempted without a request"
-    need = verdict.request.of(attempt.snapshot.quota.name, verdict.decision).need
+    need = verdict.request.of(attempt.snapshot.quota.name).need
     size = {name: amount // count for name, amount in need.items()}
     refusal = attempt.refusal
     exceeded = refusal is not None and refusal.cause == "QuotaExceeded"
