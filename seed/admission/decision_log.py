@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from common.api.types import UserCluster
-from common.kube.client.meta import ObjectMeta, object_key
+from common.kube.client.meta import ObjectMeta
 from common.quota import resources
 from seed.admission.record import Record, quota_records
 from seed.admission.refusal import Refusal
@@ -27,21 +27,25 @@ POD = "pod"
 _encode = msgspec.json.Encoder().encode
 
 
-class Decided(msgspec.Struct, frozen=True):
-    """A decision about one object, and who wanted it. It refers to little, since thousands are kept."""
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asked about what kind of object, and how long the answer took."""
 
-    verdict: Verdict
-    at: float  # seconds since 1970, for people
-    seconds: float
     operation: str
     user: str
     dry_run: bool
-    cluster_namespace: str
-    cluster_name: str
-    namespace: str
-    name: str
+    seconds: float
+    consumer: str = MACHINE
+
+
+class Decided(msgspec.Struct, frozen=True):
+    """A decision about one object. It refers to little, since thousands are kept."""
+
+    verdict: Verdict
+    call: Call
+    at: float  # seconds since 1970, for people
+    cluster: str  # key of the UserCluster
+    object: str  # key
     uid: str
-    consumer: str
 
 
 OnDecision = Callable[[UserCluster, ObjectMeta, Verdict], None]
@@ -65,58 +69,32 @@ class Decisions:
         on_refusal: OnRefusal = lambda _refusal: None,
     ) -> None:
         self._most = most
-        self._kept: dict[tuple[str, str], deque[Decided]] = {}  # by cluster
+        self._kept: dict[str, deque[Decided]] = {}  # by cluster
         self._number = 0
         self._dry_runs: deque[Decided] = deque(maxlen=min(MAX_DRY_RUNS, most))
         self._on_decision = on_decision
         self._on_pod = on_pod
         self._on_refusal = on_refusal
 
-    def made(
-        self,
-        verdict: Verdict,
-        cluster: UserCluster | None,
-        subject: ObjectMeta | None,
-        *,
-        operation: str,
-        user: str,
-        dry_run: bool,
-        seconds: float,
-        consumer: str = MACHINE,
-    ) -> None:
+    def made(self, verdict: Verdict, cluster: UserCluster | None, subject: ObjectMeta | None, call: Call) -> None:
         if verdict.refusal is not None:
             self._on_refusal(verdict.refusal)
         if not verdict.decision or subject is None:
             return  # it costs nothing: there was nothing to decide
-        of = cluster.metadata if cluster is not None else _NOWHERE
-        self._keep(
-            Decided(
-                verdict,
-                time.time(),
-                seconds,
-                operation,
-                user,
-                dry_run,
-                of.namespace,
-                of.name,
-                subject.namespace,
-                subject.name,
-                subject.uid,
-                consumer,
-            )
-        )
-        if dry_run:
+        of = cluster.metadata.key if cluster is not None else ""
+        self._keep(Decided(verdict, call, time.time(), of, subject.key, subject.uid))
+        if call.dry_run:
             return
-        if cluster is not None and consumer == MACHINE:
+        if cluster is not None and call.consumer == MACHINE:
             self._on_decision(cluster, subject, verdict)
-        elif consumer == POD and operation == "CREATE":
+        elif call.consumer == POD and call.operation == "CREATE":
             self._on_pod(cluster, subject, verdict)
 
     def _keep(self, made: Decided) -> None:
-        if made.dry_run:
+        if made.call.dry_run:
             self._dry_runs.append(made)
             return
-        self._kept.setdefault((made.cluster_namespace, made.cluster_name), deque()).append(made)
+        self._kept.setdefault(made.cluster, deque()).append(made)
         self._number += 1
         if self._number > self._most:
             self._drop_some()
@@ -138,10 +116,10 @@ class Decisions:
             one = next((kept for kept in self._latest() if kept.verdict.decision == wanted), None)
             return _encode(record(one)) if one is not None else None
         machine = query.get("machine", "")
-        namespace, slash, name = machine.rpartition("/")
         found: list[Record] = []
         for kept in self._latest():
-            if kept.name == name and (not slash or kept.namespace == namespace) and kept.consumer == MACHINE:
+            known = kept.object if "/" in machine else kept.object.rpartition("/")[2]
+            if known == machine and kept.call.consumer == MACHINE:
                 found.append(record(kept))
                 if len(found) == MAX_FOUND:
                     break
@@ -152,23 +130,20 @@ class Decisions:
         return iter(sorted(found, key=lambda made: made.at, reverse=True))
 
 
-_NOWHERE = ObjectMeta()
-
-
 def record(decided: Decided) -> Record:
-    found = decided.verdict
+    found, call = decided.verdict, decided.call
     refusal, request = found.refusal, found.request
     return Record(
         decision=found.decision,
         time=datetime.fromtimestamp(decided.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         result="admitted" if refusal is None else "refused",
-        duration_ms=round(decided.seconds * 1000, 2),
-        operation=decided.operation,
-        user=decided.user,
-        dry_run=decided.dry_run,
-        cluster=object_key(decided.cluster_namespace, decided.cluster_name),
-        consumer=decided.consumer,
-        object=object_key(decided.namespace, decided.name),
+        duration_ms=round(call.seconds * 1000, 2),
+        operation=call.operation,
+        user=call.user,
+        dry_run=call.dry_run,
+        cluster=decided.cluster,
+        consumer=call.consumer,
+        object=decided.object,
         uid=decided.uid,
         project=request.consumer.project if request is not None else "",
         need=resources.render(request.need) if request is not None else {},

@@ -22,7 +22,7 @@ from common.kube.client.meta import Object, ObjectMeta
 from common.server.http_parser import Request, Response
 from seed.admission import denial
 from seed.admission import fits as fits_asked
-from seed.admission.decision_log import Decisions
+from seed.admission.decision_log import Call, Decisions
 from seed.admission.types import Verdict
 from seed.registration.probe import is_canary
 from seed.webhooks import fits
@@ -197,16 +197,14 @@ class Endpoint(Generic[SubjectT]):
         if refusal is not None:
             log_refusal(head, answer.kind.lower(), answer.subject, verdict, refusal, seconds)
         if self._decisions is not None and (answer.recorded or refusal is not None):
-            self._decisions.made(
-                verdict,
-                answer.cluster,
-                answer.subject,
+            call = Call(
                 operation=head.operation,
                 user=head.user_info.username,
                 dry_run=head.dry_run,
                 seconds=seconds,
                 consumer=answer.kind.lower(),
             )
+            self._decisions.made(verdict, answer.cluster, answer.subject, call)
 
 
 def _fits(head: Head, answer: Answer) -> Fits | None:

@@ -25,7 +25,7 @@ from master.__main__ import main as master_main
 from seed import size_command
 from seed.__main__ import main as seed_main
 from seed.accounts import capacity
-from seed.admission.decision_log import PATH, Decisions
+from seed.admission.decision_log import PATH, Call, Decisions
 from seed.admission.record import Record
 from seed.admission.replay import replay, text
 from seed.admission.types import Verdict
@@ -46,7 +46,8 @@ def keep(
     assert cluster is not None
     cluster = msgspec.structs.replace(cluster, metadata=msgspec.structs.replace(cluster.metadata, namespace=namespace))
     subject = ObjectMeta(name=name, namespace="ns", uid=f"uid of {name}")
-    decisions.made(found, cluster, subject, operation="CREATE", user="ann", dry_run=dry_run, seconds=0.0012)
+    call = Call(operation="CREATE", user="ann", dry_run=dry_run, seconds=0.0012)
+    decisions.made(found, cluster, subject, call)
 
 
 def kept(world: SeedWorld, found: Verdict, *, dry_run: bool = False) -> Record:
