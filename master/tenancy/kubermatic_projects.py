@@ -15,7 +15,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, NotFound
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.controller.controller import Controller, ReconcileHook
-from common.kube.controller.discovery import Served, Wanted
+from common.kube.controller.discovery import FollowedKind, Served
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.store import Change
 from master.cache.informers import Caches, changed_name
@@ -53,7 +53,9 @@ class KubermaticProjects:
         def changed(change: Change[KubermaticProject]) -> None:
             self._controller.queue.add(changed_name(change))
 
-        wanted = Wanted("kubermatic.k8c.io", "Project", ("v1",), KubermaticProject, on_change=changed, namespaced=False)
+        wanted = FollowedKind(
+            "kubermatic.k8c.io", "Project", ("v1",), KubermaticProject, on_change=changed, namespaced=False
+        )
         self._following = Following(cluster, self._served, {THEIRS: wanted})
 
     async def run(self) -> None:

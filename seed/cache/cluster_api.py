@@ -13,7 +13,7 @@ from common.api.types import UserCluster, UserClusterSpec
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
 from common.kube.client.meta import ObjectMeta, object_key
-from common.kube.controller.discovery import Served, Wanted
+from common.kube.controller.discovery import FollowedKind, Served
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.store import Change
 from common.runtime.lru import LruDict
@@ -46,10 +46,10 @@ class View:
         self._cluster = cluster
         self._cluster_cache = cluster_cache
         self._label = project_label
-        self._clusters = Wanted(
+        self._clusters = FollowedKind(
             cluster_api.GROUP, "Cluster", cluster_api.VERSIONS, cluster_api.Cluster, on_change=self._cluster_changed
         )
-        self._pools = Wanted(cluster_api.GROUP, "MachinePool", cluster_api.VERSIONS, MachinePool)
+        self._pools = FollowedKind(cluster_api.GROUP, "MachinePool", cluster_api.VERSIONS, MachinePool)
         self._infrastructure = {kind: self._wanted(kind, known.versions) for kind, known in KINDS.items()} | {
             kind: self._wanted(kind, ("v1beta2", "v1beta1")) for kind in cluster_api.REGIONS
         }
@@ -59,7 +59,7 @@ class View:
             self.served,
             {
                 CLUSTERS: self._clusters,
-                HOSTS: Wanted(
+                HOSTS: FollowedKind(
                     hosts.group,
                     hosts.kind,
                     (hosts.version,),
@@ -115,7 +115,7 @@ class View:
 
     async def find_deployment(self, kind: str, namespace: str, name: str) -> Deployment:
         """A MachineDeployment or MachineSet, by a consistent read. Raises ApiError."""
-        resource = self.served.find(Wanted(cluster_api.GROUP, kind, cluster_api.VERSIONS, Deployment))
+        resource = self.served.find(FollowedKind(cluster_api.GROUP, kind, cluster_api.VERSIONS, Deployment))
         if resource is None:
             raise NotFound(404, "NotFound", f"no {kind}s are served")
         return await self._cluster.get(resource, name, namespace)
@@ -127,7 +127,7 @@ class View:
         where = self._where(namespace, made.spec.cluster_name)
         if known is None or not reference.name or reference.group != infrastructure.GROUP:
             return cluster_api.machine_of(made, None, where)
-        wanted = Wanted(infrastructure.GROUP, reference.kind, known.versions, Infrastructure)
+        wanted = FollowedKind(infrastructure.GROUP, reference.kind, known.versions, Infrastructure)
         resource = self.served.find(wanted)
         if resource is None:
             raise NotFound(404, "NotFound", f"no {reference.kind}s are served")
@@ -176,7 +176,7 @@ class View:
                 found = None
         self._looked_up.keep(place, found, MAX_LOOKED_UP)
 
-    def _wanted(self, kind: str, versions: tuple[str, ...]) -> Wanted[Infrastructure]:
+    def _wanted(self, kind: str, versions: tuple[str, ...]) -> FollowedKind[Infrastructure]:
         def changed(change: Change[Infrastructure]) -> None:
             seen = change.new or change.old
             assert seen is not None, "a change has an object before or after"
@@ -186,7 +186,7 @@ class View:
             elif change.old is None or change.new is None or change.old.spec != change.new.spec:
                 self._placed(kind, seen.metadata.namespace, seen.metadata.name)
 
-        return Wanted(infrastructure.GROUP, kind, versions, Infrastructure, on_change=changed)
+        return FollowedKind(infrastructure.GROUP, kind, versions, Infrastructure, on_change=changed)
 
     def _made_of(self, subject: Subject) -> tuple[Reference, tuple[str, str]]:
         """Its infrastructure object: the reference, and the kind and key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster as Connection
-from common.kube.controller.discovery import Served, Wanted
+from common.kube.controller.discovery import FollowedKind, Served
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.store import Change
 from seed.cache.clusters import ClusterCache
@@ -24,10 +24,10 @@ class KubermaticView:
         self._cluster = cluster
         self._cluster_cache = cluster_cache
         self._served = served
-        self._clusters = Wanted(GROUP, "Cluster", VERSIONS, Cluster, on_change=self._changed, namespaced=False)
+        self._clusters = FollowedKind(GROUP, "Cluster", VERSIONS, Cluster, on_change=self._changed, namespaced=False)
         self._datacenters: dict[str, Datacenter] = {}
         self._seeds: dict[str, KubermaticSeed] = {}
-        seeds = Wanted(GROUP, "Seed", VERSIONS, KubermaticSeed, on_change=self._seed_changed)
+        seeds = FollowedKind(GROUP, "Seed", VERSIONS, KubermaticSeed, on_change=self._seed_changed)
         self._following = Following(cluster, served, {SEEDS: seeds, CLUSTERS: self._clusters})
 
     async def run(self) -> None:

@@ -61,7 +61,7 @@ CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "Cust
 
 
 @dataclass(frozen=True)
-class Wanted(Generic[T]):
+class FollowedKind(Generic[T]):
     """A kind to follow where it is served. `versions`: those that are known, the best first; else the stored one.
     `unread`: see Reflector."""
 
@@ -104,13 +104,13 @@ class Served:
     async def run(self) -> None:
         await self.crds.run()
 
-    def find(self, wanted: Wanted[T], now: Resource[T] | None = None) -> Resource[T] | None:
+    def find(self, wanted: FollowedKind[T], now: Resource[T] | None = None) -> Resource[T] | None:
         found = (
             wanted.served_as(crd, now) for crd in self.crds.store.by_index("kind", f"{wanted.kind}.{wanted.group}")
         )
         return next((resource for resource in found if resource is not None), None)
 
-    def find_defined(self, wanted: Wanted[T], now: Resource[T] | None) -> Resource[T] | None:
+    def find_defined(self, wanted: FollowedKind[T], now: Resource[T] | None) -> Resource[T] | None:
         """As what to follow a kind that is defined and not served: its objects may be there. `now`: as what it
         was followed last."""
         if now is not None and self.crds.store.get(f"{now.plural}.{now.group}") is not None:
@@ -124,7 +124,7 @@ class Served:
                 )
         return None
 
-    async def find_for_proof(self, crd: str, wanted: Wanted[T], now: Resource[T] | None) -> Resource[T] | None:
+    async def find_for_proof(self, crd: str, wanted: FollowedKind[T], now: Resource[T] | None) -> Resource[T] | None:
         """None proves that the cluster serves no such kind. Raises ApiError."""
         self.check_listed()
         resource = self.find(wanted, now)

@@ -8,7 +8,7 @@ from typing import Any
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.resource import Resource
-from common.kube.controller.discovery import Served, Wanted, log
+from common.kube.controller.discovery import FollowedKind, Served, log
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.runtime.unexpected import contained
@@ -24,7 +24,7 @@ class Following:
     nothing of it was ever listed.
     """
 
-    def __init__(self, cluster: Cluster, served: Served, wanted: Mapping[str, Wanted[Any]]) -> None:
+    def __init__(self, cluster: Cluster, served: Served, wanted: Mapping[str, FollowedKind[Any]]) -> None:
         self._cluster = cluster
         self._served = served
         self._wanted = wanted
@@ -70,7 +70,7 @@ class Following:
             with contained("kinds", name):
                 self._adjust_one(name, wanted)
 
-    def _adjust_one(self, name: str, wanted: Wanted[Any]) -> None:
+    def _adjust_one(self, name: str, wanted: FollowedKind[Any]) -> None:
         now = self._resources.get(name)
         resource = self._served.find(wanted, now)
         was_unserved = name in self._unserved
@@ -83,7 +83,7 @@ class Following:
         if resource != now or (was_unserved and name not in self._unserved):
             self._follow(name, wanted, resource)
 
-    def _follow(self, name: str, wanted: Wanted[Any], resource: Resource[Any] | None) -> None:
+    def _follow(self, name: str, wanted: FollowedKind[Any], resource: Resource[Any] | None) -> None:
         before = self._reflectors.pop(name, None)
         if before is not None:
             self._tasks.pop(name).cancel()

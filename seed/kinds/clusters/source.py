@@ -9,7 +9,7 @@ from typing import Any
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed
 from common.kube.client.resource import Resource, by_name
-from common.kube.controller.discovery import Served, Wanted
+from common.kube.controller.discovery import FollowedKind, Served
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
@@ -47,7 +47,7 @@ class ClusterSources(ProjectSources[ClusterTotals]):
             cluster,
             served,
             {
-                kind.crd: Wanted(
+                kind.crd: FollowedKind(
                     kind.group,
                     kind.kind,
                     kind.versions,

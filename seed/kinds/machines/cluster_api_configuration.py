@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from common.kube.client.resource import Resource
-from common.kube.controller.discovery import Served, Wanted
+from common.kube.controller.discovery import FollowedKind, Served
 from seed.kinds.machines.configuration import changes_size, with_scale_checks
 from seed.machines import cluster_api, infrastructure
 from seed.machines.cluster_api import ClusterMachine
 from seed.registration.configuration import CREATE, UPDATE, WebhookConfiguration, WebhookServer, configuration, rule
 from seed.registration.probe import Sample
 
-_MACHINES = Wanted(cluster_api.GROUP, "Machine", cluster_api.VERSIONS, ClusterMachine)
+_MACHINES = FollowedKind(cluster_api.GROUP, "Machine", cluster_api.VERSIONS, ClusterMachine)
 
 CALLER = "cluster-api"
 """The webhook's kind, and whom the token in the URL proves: the seed's own API server."""

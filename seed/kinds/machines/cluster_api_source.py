@@ -13,7 +13,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Malformed, Unavailable
 from common.kube.client.meta import object_key
 from common.kube.client.resource import Broken, by_name
-from common.kube.controller.discovery import Wanted
+from common.kube.controller.discovery import FollowedKind
 from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change, IndexFunction
@@ -192,7 +192,7 @@ class ClusterApiInformers(SharedInformers):
             cluster,
             view.served,
             {
-                name: Wanted(
+                name: FollowedKind(
                     cluster_api.GROUP,
                     kind,
                     cluster_api.VERSIONS,

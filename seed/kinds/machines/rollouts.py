@@ -20,7 +20,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound, Unavailable
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
-from common.kube.controller.discovery import Wanted
+from common.kube.controller.discovery import FollowedKind
 from common.quota.resources import ResourceList
 from common.runtime.lru import LruByOwner
 from seed.cache.cluster_api import View
@@ -143,7 +143,7 @@ def in_user_clusters(rollouts: Rollouts, connections: Connections, sizing: Sizin
 
 def in_cluster_api(rollouts: Rollouts, seed: Cluster, view: View, sizing: Sizing) -> Rolling:
     def wanted(kind: str, of: type[T]) -> Resource[T]:
-        found = view.served.find(Wanted(cluster_api.GROUP, kind, cluster_api.VERSIONS, of))
+        found = view.served.find(FollowedKind(cluster_api.GROUP, kind, cluster_api.VERSIONS, of))
         if found is None:
             raise NotFound(404, "NotFound", f"no {kind}s are served")
         return found
