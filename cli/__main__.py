@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from cli import apply, completion, consumers, denials, describe, explain, start_check, top, uninstall, where
+from cli import apply, completion, denials, describe, explain, start_check, top, uninstall, where
 from cli.doctor import command as doctor
 from cli.fitting import command as fits
 from cli.history import command as history
@@ -26,7 +26,6 @@ from common.runtime.metrics import build_version
 COMMANDS = (
     top,
     describe,
-    consumers,
     fits,
     where,
     denials,

@@ -37,6 +37,7 @@ examples:
   seedquota describe seedquota/project-alpha   # as messages name it
   seedquota describe project/alpha             # by its subject
   seedquota describe project-alpha --seed eu-1   # with its consumers and denials on that seed
+  seedquota describe owner-ann -o wide         # with all consumers and denials, and all columns
 
 What seeds hold is read from the ledgers if you may list them, else from the quota's status. Only a seed knows what
 each user cluster uses and what was refused, so --seed names seeds. They are asked with the kubeconfigs in their
@@ -58,7 +59,7 @@ def declare(commands: Any) -> None:
     add_cluster(parser)
     fleet.add_seeds(parser, "show its user clusters and denials")
     add_namespace(parser)
-    add_output(parser, "text", "json", "yaml")
+    add_output(parser, "text", "wide", "json", "yaml")
     parser.set_defaults(run=run)
 
 
@@ -73,10 +74,11 @@ async def run(options: argparse.Namespace) -> Printed:
         told = await largest_and_last.ask(master, quota, seeds, named, options.namespace, now)
     try:
         found = figures.of_quota(quota, staleness.silence_of_master(seeds, now))
-        known = largest_and_last.known(quota, told)
-        if options.output == "text":
+        known = largest_and_last.known(quota, told, largest_and_last.SHOWN if options.output == "text" else None)
+        if options.output in ("text", "wide"):
             by_name = {seed.metadata.name: seed for seed in seeds}
-            said = text(quota, found, held, by_name, known, now, terminal.width())
+            most = terminal.width() if options.output == "text" else None
+            said = text(quota, found, held, by_name, known, now, most)
         else:
             said = reading.written(plain(quota, found, held, known), options.output)
     except QuantityError as error:
@@ -254,15 +256,16 @@ def _reported(line: SeedUsage, seed: Seed | None) -> str:
 def _consumers(quota: MasterQuota, known: LargestAndLast, now: datetime, most: int | None) -> list[str]:
     if known.consumers is None or not (known.consumers or known.asked_consumers):
         return []
-    head, command = "Top consumers", f"seedquota consumers {quota.metadata.name}"
+    head, command = "Top consumers", f"seedquota describe {quota.metadata.name} -o wide"
     if known.asked_consumers:
         head += f", UserClusters on {', '.join(known.asked_consumers)}"
         command += " --seed NAME"
     if not known.consumers:
         return [terminal.wrapped(f"{head}: none", most, "  ")]
-    lines = consumers.table(known.consumers, now, most, f"{command} -o wide")
+    lines = consumers.table(known.consumers, now, most, command)
     if known.more_consumers:
-        lines.append(f"and {known.more_consumers} more; see {command}")
+        listed = known.more_consumers > quota.status.namespaces_omitted  # what the status omits, no command shows
+        lines.append(f"and {known.more_consumers} more{f'; see {command}' if listed else ''}")
     return ["\n".join([terminal.wrapped(f"{head}:", most, "  "), *lines])]
 
 

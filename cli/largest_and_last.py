@@ -107,9 +107,9 @@ def _counts_clusters(quota: MasterQuota) -> bool:
     return figures.subject_of(quota).partition("/")[0] in quotas.SUBJECTS
 
 
-def known(quota: MasterQuota, told: Told) -> LargestAndLast:
-    """Raises QuantityError."""
-    users = [each for each in consumers.consumers(quota, told.clusters) if each.kind != "seed"]
+def known(quota: MasterQuota, told: Told, most: int | None = SHOWN) -> LargestAndLast:
+    """`most` of each; None: all. Raises QuantityError."""
+    users = consumers.consumers(quota, told.clusters)
     refused = denials.ordered(each for found in told.refused.values() for each in found)
     of_clusters = _counts_clusters(quota)
     not_known = [*told.failed, *told.not_read]
@@ -118,10 +118,10 @@ def known(quota: MasterQuota, told: Told) -> LargestAndLast:
     else:
         not_known.append(_OF_NAMESPACES.format(quota=quota.metadata.name))
     return LargestAndLast(
-        consumers=users[:SHOWN] if told.clusters or not of_clusters else None,
-        more_consumers=max(len(users) - SHOWN, 0) + quota.status.namespaces_omitted,
-        denials=refused[:SHOWN] if told.refused else None,
-        more_denials=max(len(refused) - SHOWN, 0),
+        consumers=users[:most] if told.clusters or not of_clusters else None,
+        more_consumers=len(users) - len(users[:most]) + quota.status.namespaces_omitted,
+        denials=refused[:most] if told.refused else None,
+        more_denials=len(refused) - len(refused[:most]),
         asked_consumers=sorted(told.clusters),
         asked_denials=sorted(told.refused),
         not_known=not_known,

@@ -1367,10 +1367,10 @@ async def test_a_seed_is_not_asked_if_its_secret_leads_to_another_cluster(world:
     await world.add_seed("eu-1", server="eu-1")
     await world.apply_quota("alpha", cpu="10")
     await until(lambda: world.copy("eu-1", "alpha"))
-    assert (await admin.ask("consumers", "alpha", "--seed", "eu-1"))[0] == 0
+    assert (await admin.ask("describe", "alpha", "--seed", "eu-1"))[0] == 0
     await world.add_secret("eu-1", world.server("us-1").kubeconfig(USER))
-    status, said = await admin.ask("consumers", "alpha", "--seed", "eu-1")
-    assert status == 3 or "nobody uses it" in said, said
+    status, said = await admin.ask("describe", "alpha", "--seed", "eu-1")
+    assert status == 3 and "seed eu-1 cannot be asked: the kubeconfig in its Secret leads to another cluster" in said
     status, said = await admin.ask("denials", "--all-seeds")
     assert status == 3 and "refusals on eu-1: the kubeconfig in its Secret leads to another cluster" in said, said
 

@@ -71,7 +71,6 @@ async def test_every_table_fits_a_terminal_of_80_and_of_200_columns(
         ("master", "top"): 0,
         ("master", "describe", "project/alpha"): 0,
         ("master", "describe", "project/alpha", "--seed", "seed-1"): 0,
-        ("master", "consumers", "project/alpha", "--seed", "seed-1"): 0,
         ("master", "where", "--subject", "project/alpha", "cpu=1", "--seed", "seed-1"): 2,
         ("master", "set", "project/alpha", "cpu=1", "memory=1Ti", "--dry-run=server"): 0,
         ("master", "default", "show"): 0,

@@ -71,16 +71,14 @@ def test_describe_shows_who_uses_most_and_what_was_refused_last(width: str) -> N
 
 
 def test_the_ten_largest_and_the_ten_last_are_of_all_seeds_together() -> None:
-    found = largest_and_last.known(
-        ALPHA,
-        Told(
-            clusters={
-                "eu-1": [user(number, f"{number}") for number in range(1, 8)],
-                "us-1": [user(8, "9"), user(9, "0")],
-            },
-            refused={"eu-1": [denied(10 + number, "eu-1") for number in range(11)], "us-1": [denied(15, "us-1")]},
-        ),
+    told = Told(
+        clusters={
+            "eu-1": [user(number, f"{number}") for number in range(1, 8)],
+            "us-1": [user(8, "9"), user(9, "0")],
+        },
+        refused={"eu-1": [denied(10 + number, "eu-1") for number in range(11)], "us-1": [denied(15, "us-1")]},
     )
+    found = largest_and_last.known(ALPHA, told)
     assert found.consumers is not None and found.denials is not None
     assert [(each.seed, each.used["cpu"]) for each in found.consumers] == [
         ("us-1", "9"),
@@ -92,6 +90,8 @@ def test_the_ten_largest_and_the_ten_last_are_of_all_seeds_together() -> None:
         ("eu-1", "15"),
         ("us-1", "15"),
     ]
+    every = largest_and_last.known(ALPHA, told, None)
+    assert (len(every.consumers or ()), len(every.denials or ()), every.more_denials) == (8, 12, 0)
 
 
 def test_what_no_seed_was_asked_about_is_not_known_and_not_none() -> None:
