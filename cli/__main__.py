@@ -8,7 +8,7 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from cli import apply, completion, denials, describe, explain, start_check, top, uninstall, where
 from cli.doctor import command as doctor
@@ -23,25 +23,34 @@ from common.kube.client.errors import ApiError, Forbidden
 from common.kube.client.resource import InvalidName
 from common.runtime.metrics import build_version
 
-COMMANDS = (
-    top,
-    describe,
-    fits,
-    where,
-    denials,
-    history,
-    set_quota,
-    default_quota,
-    doctor,
-    explain,
-    seeds,
-    migrate,
-    apply,
-    start_check,
-    uninstall,
-    completion,
-)
-"""Each declares its parser, which names what runs."""
+
+class _Command(Protocol):
+    """A module: its docstring is the description. `declare` says what runs."""
+
+    HELP: str
+    EXAMPLES: str
+
+    def declare(self, parser: argparse.ArgumentParser) -> None: ...
+
+
+COMMANDS: dict[str, _Command] = {
+    "top": top,
+    "describe": describe,
+    "fits": fits,
+    "where": where,
+    "denials": denials,
+    "history": history,
+    "set": set_quota,
+    "default": default_quota,
+    "doctor": doctor,
+    "explain": explain,
+    "seed": seeds,
+    "migrate": migrate,
+    "apply": apply,
+    "start-check": start_check,
+    "uninstall": uninstall,
+    "completion": completion,
+}
 
 _EXAMPLES = """\
 examples:
@@ -110,8 +119,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--version", action="version", version=f"seedquota {build_version()}")
     commands = made.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.declare(commands)
+    for name, command in COMMANDS.items():
+        said = commands.add_parser(name, help=command.HELP, description=command.__doc__, epilog=command.EXAMPLES)
+        command.declare(said)
     return made
 
 

@@ -22,7 +22,8 @@ SERVED_WITHIN = 60.0  # seconds: an API server serves a definition a moment afte
 PAUSE = 1.0
 
 _KINDS: dict[str, Resource[Any]] = {each.kind: each for each in (QUOTA_SETTINGS, SEEDS)}
-_EXAMPLES = """\
+HELP = "create or change Seeds and QuotaSettings from a file"
+EXAMPLES = """\
 examples:
   seedquota apply -f objects.yaml
 
@@ -31,10 +32,7 @@ Objects that the file does not name stay, too. charts/rbac/master-values.yaml ha
 """
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "apply", help="create or change Seeds and QuotaSettings from a file", description=__doc__, epilog=_EXAMPLES
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--filename", required=True, metavar="FILE", help="YAML with the objects")
     add_cluster(parser)
     parser.set_defaults(run=run)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any
 
 ASK = "__complete"
 """What the scripts call, with the words so far. The last one is not finished, and may be empty."""
@@ -36,7 +35,8 @@ complete -c seedquota -a '(__seedquota)'
 """
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
-_EXAMPLES = """\
+HELP = "print the completion of commands for a shell"
+EXAMPLES = """\
 examples:
   source <(seedquota completion bash)      # in ~/.bashrc
   source <(seedquota completion zsh)       # in ~/.zshrc, after compinit
@@ -47,13 +47,7 @@ this command.
 """
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "completion",
-        help="print the completion of commands for a shell",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=tuple(_SCRIPTS), help="bash, zsh or fish")
     parser.set_defaults(run=run)
 

@@ -6,7 +6,6 @@ import argparse
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -27,7 +26,8 @@ from master.quotas import staleness
 REASONS = ("QuotaExceeded", "QuotaUnavailable", "MachineNotSized", "SeedLost", "UnknownProject")
 CONTROLLER = "seedquota.io/webhook"
 
-_EXAMPLES = """\
+HELP = "show recent refusals"
+EXAMPLES = """\
 examples:
   seedquota denials --context seed-1            # of all user clusters of a seed
   seedquota denials --context c1 --since 10m    # in a user cluster, by MachineSet
@@ -78,13 +78,7 @@ class Denied(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: str = ""
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "denials",
-        help="show recent refusals",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since",
         type=_seconds,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -31,7 +30,8 @@ from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage
 from master.quotas import staleness
 
-_EXAMPLES = """\
+HELP = "show one quota: used and free amounts, its seeds, consumers, denials and problems"
+EXAMPLES = """\
 examples:
   seedquota describe project-alpha
   seedquota describe seedquota/project-alpha   # as messages name it
@@ -48,13 +48,7 @@ Exit status: 0 done, 1 failed, 3 a figure may be out of date, or a seed of --see
 """
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "describe",
-        help="show one quota: used and free amounts, its seeds, consumers, denials and problems",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
     add_cluster(parser)
     fleet.add_seeds(parser, "show its user clusters and denials")

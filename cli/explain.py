@@ -6,7 +6,6 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -23,7 +22,8 @@ from seed.admission.replay import Replay
 PATH = "decisions"
 MACHINE = "machine/"
 
-_EXAMPLES = """\
+HELP = "show why a Machine was admitted or refused"
+EXAMPLES = """\
 examples:
   seedquota explain 01JD3Y6K --context seed-1              # as the refusal ends
   seedquota explain machine/pool-a-x7 --context seed-1     # the last decision about it
@@ -56,13 +56,7 @@ class _Explained(msgspec.Struct, rename="camel"):
     replay: Replay
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "explain",
-        help="show why a Machine was admitted or refused",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         metavar="ID|machine/NAME|machine/NAMESPACE/NAME",

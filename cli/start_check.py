@@ -1,4 +1,8 @@
-"""`seedquota start-check`: whether a program that was just installed or upgraded does its work. It runs in a pod."""
+"""\
+Waits until a program that was installed or upgraded does its work: one replica of this version leads, each replica
+answers with its metrics, and the API server serves the custom resource definitions of this version, or newer ones. On a
+seed, the API server must also ask the agents: a dry run of a UserCluster must be refused by them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import aiohttp
 
@@ -30,12 +33,8 @@ SAY_EVERY = 10.0
 METRICS_TIMEOUT = 5.0
 MAX_METRICS = 64 * 2**20  # bytes
 
-_DESCRIPTION = """\
-Waits until a program that was installed or upgraded does its work: one replica of this version leads, each replica
-answers with its metrics, and the API server serves the custom resource definitions of this version, or newer ones. On a
-seed, the API server must also ask the agents: a dry run of a UserCluster must be refused by them.
-"""
-_EXAMPLES = """\
+HELP = "wait until an installation does its work, in its cluster"
+EXAMPLES = """\
 examples:
   seedquota start-check seed --namespace seedquota --timeout 3m
 
@@ -51,13 +50,7 @@ _REACH = (
 )
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "start-check",
-        help="wait until an installation does its work, in its cluster",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("master", "seed"), metavar="WHAT", help="master or seed")
     add_cluster(parser, "the cluster")
     add_namespace(parser)

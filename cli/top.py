@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
 
 from cli import figures, quotas, reading, terminal
 from cli.connection import add_cluster, connected
@@ -26,7 +25,8 @@ PAUSE = 1.0  # seconds between two pictures at least
 AGES = 10.0  # seconds after which ages are shown anew
 _SUBJECT_GOES = 4  # after three resources: most names of quotas say it, too
 
-_EXAMPLES = """\
+HELP = "show every quota and how much of it is used"
+EXAMPLES = """\
 examples:
   seedquota top                                # the fullest first
   seedquota top --over=80 --organization=acme  # what is nearly full
@@ -37,13 +37,7 @@ Exit status: 0 done, 1 failed, 3 a figure may be out of date (column STALE).
 """
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "top",
-        help="show every quota and how much of it is used",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     add_cluster(parser)
     parser.add_argument(
         "--sort", choices=("peak", "name"), default="peak", help="`peak`: the fullest first; or `name` [default peak]"

@@ -1,4 +1,9 @@
-"""`seedquota uninstall seed`: the agents of a seed remove their webhooks everywhere, before the agents are removed."""
+"""\
+Removes the webhook configurations of SeedQuota from the seed and from all its user clusters. CRDs, quotas and ledgers
+stay. The agents remove them, so the agents must run. They create no configuration again until all agents have ended.
+From then on, no quota is enforced there. The status of UserClusters, the Seed and the quotas says so (Uninstalled).
+Remove the agents after that.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,6 @@ import argparse
 import asyncio
 import secrets
 import time
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,13 +28,8 @@ PAUSE = 0.5  # seconds
 ATTEMPTS = 10
 SAY_EVERY = 10.0
 
-_DESCRIPTION = """\
-Removes the webhook configurations of SeedQuota from the seed and from all its user clusters. CRDs, quotas and ledgers
-stay. The agents remove them, so the agents must run. They create no configuration again until all agents have ended.
-From then on, no quota is enforced there. The status of UserClusters, the Seed and the quotas says so (Uninstalled).
-Remove the agents after that.
-"""
-_EXAMPLES = """\
+HELP = "prepare the removal of an installation"
+EXAMPLES = """\
 examples:
   seedquota uninstall seed --context seed-1
   seedquota uninstall seed --context seed-1 --undo   # enforce again
@@ -44,14 +43,13 @@ _BY_HAND = (
 )
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser("uninstall", help="prepare the removal of an installation", description=_DESCRIPTION)
+def declare(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(metavar="WHAT", required=True)
     seed = what.add_parser(
         "seed",
         help="remove the webhooks of a seed's agents from the seed and its user clusters",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
+        description=__doc__,
+        epilog=EXAMPLES,
     )
     add_cluster(seed, "the seed")
     add_namespace(seed, "of the agents")

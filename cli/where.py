@@ -7,7 +7,6 @@ import argparse
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -28,7 +27,8 @@ from common.quota.resources import ResourceList
 from master.quotas import placing, staleness
 from master.quotas.placing import Place, Shaped
 
-_EXAMPLES = """\
+HELP = "show how many more fit on each seed"
+EXAMPLES = """\
 examples:
   seedquota where --subject project/alpha cpu=8 memory=16Gi
   seedquota where --subject project/alpha cpu=8 memory=16Gi --replicas 4
@@ -55,13 +55,7 @@ def with_accounts(place: Place, accounts: Sequence[Account] | None) -> Found:
     return Found(**msgspec.structs.asdict(place), accounts=accounts)
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "where",
-        help="show how many more fit on each seed",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "need", metavar="RESOURCE=AMOUNT", nargs="*", help="amount that one piece needs, if there is no file"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -22,7 +21,8 @@ from common.api.labels import UID_LABEL
 from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
 
-_EXAMPLES = """\
+HELP = "show problems, and what to do about them"
+EXAMPLES = """\
 examples:
   seedquota doctor
   seedquota doctor --seed eu-1 --seed us-1     # of all seeds only these
@@ -37,13 +37,7 @@ Exit status: 0 nothing is wrong, 1 something is, or it failed, 3 nothing is wron
 """
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="show problems, and what to do about them",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     add_cluster(parser, "the master cluster or of a seed")
     parser.add_argument(
         "--seed",

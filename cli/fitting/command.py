@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import sys
 from pathlib import Path
-from typing import Any
 
 from cli import reading, terminal
 from cli.connection import add_cluster, connected, context_namespace
@@ -16,7 +15,8 @@ from cli.outcome import Failed, Printed
 from cli.terminal import add_output
 from seed.admission.fits import MOST
 
-_EXAMPLES = """\
+HELP = "show whether objects in a file fit into their quotas, and how many"
+EXAMPLES = """\
 examples:
   seedquota fits -f pool-a.yaml --context c1                 # a MachineDeployment, in its user cluster
   seedquota fits -f pool-a.yaml --context c1 --replicas 10
@@ -30,13 +30,7 @@ Exit status: 0 fits, 1 failed, 2 does not fit, 3 it cannot be told now.
 """
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "fits",
-        help="show whether objects in a file fit into their quotas, and how many",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--filename", metavar="FILE", required=True, help="YAML or JSON, also a List; - is stdin")
     add_replicas(parser, "number of pieces, instead of the number in the file")
     parser.add_argument(

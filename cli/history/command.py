@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -24,7 +23,8 @@ from common.quota.names import in_order
 from common.runtime.flags import duration
 from master.quotas import staleness
 
-_EXAMPLES = """\
+HELP = "show the history of a quota: limits, conditions, refusals, peaks of use"
+EXAMPLES = """\
 examples:
   seedquota history project-alpha
   seedquota history project-alpha --seed eu-1 --seed us-1   # with what was refused there
@@ -48,13 +48,7 @@ class History(msgspec.Struct, frozen=True, rename="camel"):
     not_known: Sequence[str]
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "history",
-        help="show the history of a quota: limits, conditions, refusals, peaks of use",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help=quotas.NAMED)
     add_cluster(parser)
     parser.add_argument(

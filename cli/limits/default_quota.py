@@ -26,7 +26,8 @@ from master.cache.objects import MASTER_QUOTAS, MasterQuota
 KINDS = ("project", "organization")
 MOST = 8  # quotas that are named
 
-_EXAMPLES = """\
+HELP = "show, set or remove the quota of those that have none of their own"
+EXAMPLES = """\
 examples:
   seedquota default show
   seedquota default set project cpu=16 memory=64Gi
@@ -50,13 +51,7 @@ class Followed(msgspec.Struct, frozen=True):
     """Followers that use more, by name."""
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "default",
-        help="show, set or remove the quota of those that have none of their own",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     one = _action(
         actions,
@@ -81,7 +76,7 @@ def declare(commands: Any) -> None:
 
 
 def _action(actions: Any, name: str, run: Callable[..., Any], said: str, what: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=what, description=said, epilog=_EXAMPLES)
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=what, description=said, epilog=EXAMPLES)
     add_cluster(parser)
     parser.set_defaults(run=run)
     return parser

@@ -29,7 +29,8 @@ from master.tenancy.quota_allocations import is_made
 TINY = 2**20 * UNIT  # bytes: no machine and no pod is that small
 ATTEMPTS = 10  # the master writes the status all the time
 
-_EXAMPLES = """\
+HELP = "change the limits of a project or organization"
+EXAMPLES = """\
 examples:
   seedquota set project/alpha cpu=128 memory=512Gi
   seedquota set project/alpha cpu=48 --dry-run=server   # what would be used beyond it
@@ -53,13 +54,7 @@ class Result(msgspec.Struct, frozen=True, rename="camel"):
     notes: list[str]
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "set",
-        help="change the limits of a project or organization",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "subject", metavar="SUBJECT", help="project/NAME, organization/NAME, or seedquota/NAME of a quota"
     )

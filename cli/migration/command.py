@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -14,7 +13,8 @@ from cli.migration import kkp, manifests, namespaces, unikorn
 from cli.migration.manifests import Json, Translated
 from cli.outcome import Printed
 
-_EXAMPLES = """\
+HELP = "print the quotas of other systems as manifests"
+EXAMPLES = """\
 examples:
   kubectl get resourcequotas.kubermatic.k8c.io,kubermaticsettings -o yaml | seedquota migrate kkp -
   seedquota migrate unikorn export.yaml > quotas.yaml
@@ -45,20 +45,14 @@ _SYSTEMS: Sequence[tuple[str, Callable[[Iterable[Json]], Translated], str]] = (
 )
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "migrate",
-        help="print the quotas of other systems as manifests",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     systems = parser.add_subparsers(metavar="SYSTEM", required=True)
     for name, translate, said in _SYSTEMS:
         one = systems.add_parser(
             name,
             help=said.partition(",")[0],
             description=said,
-            epilog=_EXAMPLES,
+            epilog=EXAMPLES,
         )
         one.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON, also a List; - is stdin")
         one.add_argument(

@@ -9,7 +9,8 @@ from typing import Any
 from cli.connection import add_cluster, add_namespace
 from cli.seeds import add, listing, remove, states
 
-_EXAMPLES = """\
+HELP = "add, list, drain, declare lost and remove seeds"
+EXAMPLES = """\
 examples:
   seedquota seed add eu-2 --seed-kubeconfig eu-2-admin.yaml     # also to replace the token, or after an upgrade
   seedquota seed list
@@ -23,13 +24,7 @@ Exit status: 0 done, 1 failed, 2 denied because it would break a rule.
 """
 
 
-def declare(commands: Any) -> None:
-    parser = commands.add_parser(
-        "seed",
-        help="add, list, drain, declare lost and remove seeds",
-        description=__doc__,
-        epilog=_EXAMPLES,
-    )
+def declare(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     one = _action(
         actions,
@@ -61,7 +56,7 @@ def _action(
     *,
     named: bool = True,
 ) -> argparse.ArgumentParser:
-    lines = [line for line in _EXAMPLES.splitlines() if line.startswith(f"  seedquota seed {name}")]
+    lines = [line for line in EXAMPLES.splitlines() if line.startswith(f"  seedquota seed {name}")]
     parser: argparse.ArgumentParser = actions.add_parser(
         name,
         help=what,
