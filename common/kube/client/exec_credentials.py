@@ -18,6 +18,8 @@ import msgspec
 TIMEOUT = 30.0  # seconds
 MAX_OUTPUT = 1024 * 1024  # bytes
 
+_ENDS_WITHIN = 2.0  # seconds, when it is killed
+
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
 
@@ -155,10 +157,18 @@ class Plugin:
 
 
 async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
-    """Also what it has started, which may keep its output open; unless it shares the terminal with us."""
+    """Also what it has started, which may keep its output open; unless it shares the terminal with us.
+
+    `wait` waits for the end of the output as well (python/cpython#119710), and so for ever if nobody reads that.
+    """
+    assert process.stdout is not None
     with suppress(ProcessLookupError):
         if group:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    await process.wait()
+    with suppress(TimeoutError):  # what has left the group may print on
+        async with asyncio.timeout(_ENDS_WITHIN):
+            while await process.stdout.read(MAX_OUTPUT):
+                pass
+            await process.wait()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import ipaddress
@@ -448,6 +449,18 @@ async def test_an_exec_plugin_that_cannot_be_used_says_why(script, spec, why, tm
         monkeypatch.setattr(exec_credentials, "TIMEOUT", 1.0)
     with pytest.raises(InvalidKubeconfig, match=f"user's credential plugin .*{why}"):
         await asked(tmp_path, script, **spec)
+
+
+@pytest.mark.parametrize("script", ["head -c 2000000 /dev/zero", "setsid sleep 20 & head -c 2000000 /dev/zero"])
+async def test_an_exec_plugin_whose_output_nobody_reads_any_more_is_not_waited_for(script, tmp_path, monkeypatch):
+    async def late(_plugin, _process):
+        await asyncio.sleep(0.5)  # it has printed more than is buffered
+        raise exec_credentials.PluginError("failed: too late")
+
+    monkeypatch.setattr(exec_credentials.Plugin, "_output", late)
+    async with asyncio.timeout(15):
+        with pytest.raises(InvalidKubeconfig, match="too late"):
+            await asked(tmp_path, script)
 
 
 async def test_an_auth_provider_is_refused_with_what_to_use_instead(tmp_path):
