@@ -16,19 +16,20 @@ URL ?= https://github.com/seedquota/seedquota/releases/download/v$(VERSION)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 UV := uv==0.13.9
 COMPILE := $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-  --no-emit-index-url --no-annotate --no-header
+  --no-emit-index-url --no-annotate --no-header $(if $(UPGRADE),--upgrade)
 EXAMPLES ?= 5000
 PYTEST_ARGUMENTS := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Programs that are started again and again are compiled once, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test lint-beside every-test unit lint fmt bench fuzz sim chaos e2e clean lock wheel wheels plugin image charts charts-sync help
+.PHONY: demo test lint-beside every-test unit coverage lint fmt bench fuzz sim chaos e2e clean lock wheel wheels plugin image charts charts-sync help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
 	@echo "make test         every check and test, in WORKERS=$(WORKERS) processes"
 	@echo "make unit         the unit and property tests"
+	@echo "make coverage     which lines of the product the unit and property tests run"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make fmt          format the code"
 	@echo "make bench        measure; nothing here passes or fails on a time"
@@ -38,7 +39,7 @@ help:
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
 	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters, ONLY=power_cut"
-	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml"
+	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml; UPGRADE=1 takes newer versions"
 	@echo "make wheel        build the wheel of the programs in dist"
 	@echo "make plugin       build what krew installs as kubectl seedquota in dist: archives, and a manifest that names them below URL=..."
 	@echo "make wheels       see that each package of requirements.lock has a wheel for amd64 and for arm64"
@@ -75,6 +76,11 @@ every-test:
 # The property tests first, since one of them may take as long as hundreds of others.
 unit: $(STAMP)
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS) tests/property tests/unit
+
+# No condition of anything: what no test here runs may be run by one with real API servers.
+coverage: $(STAMP)
+	@COVERAGE_FILE=$(VENV)/coverage $(BIN)/python -m pytest $(PYTEST_ARGUMENTS) $(addprefix --cov=,common master seed cli) \
+	  --cov-report=markdown-append:$(VENV)/coverage.md --cov-report=term:skip-covered tests/property tests/unit
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
