@@ -43,7 +43,11 @@ LONGEST = (
     "integration/test_core_quotas.py",
     "integration/test_webhook_configuration.py",
     "integration/test_devcluster.py",
-    "chaos",
+    "chaos/test_chaos.py",
+    "fuzz/test_hostile_api.py",
+    "chart/test_rules.py",
+    "chart/test_gitops.py",
+    "chart/test_prometheus.py",
     "integration",
     "sim",
     "chart",
@@ -51,7 +55,6 @@ LONGEST = (
 )
 TOGETHER = "/integration/cluster_api/"  # these share one installation, which no other process is to start as well
 INSTALLED = "/integration/installed/"  # each process that runs one of these starts an installation for all of them
-INSTALLATIONS = 2
 
 
 def _rank(path: Path) -> int:
@@ -70,9 +73,9 @@ class BySharedInstallation(LoadFileScheduling):
         return TOGETHER if TOGETHER in file else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        """A process without an installation gets what needs none, as long as there is some and others have one."""
+        """Half of the processes get an installation. The others get what needs none, as long as there is some."""
         having = [one for one, files in self.assigned_work.items() if any(INSTALLED in file for file in files)]
-        wanted = node in having or len(having) < INSTALLATIONS
+        wanted = node in having or len(having) < max(1, self.numnodes // 2)
         chosen = next((file for file in self.workqueue if (INSTALLED in file) == wanted), None)
         if chosen is not None:
             self.workqueue.move_to_end(chosen, last=False)
