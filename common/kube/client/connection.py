@@ -77,6 +77,7 @@ class Connection:
         self._set_authorization(access.authorization)
         self._refresh_lock = Lock()
         self._refresh_at = time.monotonic() + REFRESH_CREDENTIALS
+        self._rejected: str | None = None  # the header that got 401 last
 
     @property
     def access(self) -> Access:
@@ -238,14 +239,14 @@ class Connection:
             if access.refresh is None or time.monotonic() < self._refresh_at:
                 return
             try:
-                self._set_authorization(await access.refresh())
+                self._set_authorization(await access.refresh(self._rejected))
             except InvalidKubeconfig as error:
                 raise Unavailable(0, "Unavailable", f"cluster {self.name}: {what}: {error}") from None
             self._refresh_at = time.monotonic() + REFRESH_CREDENTIALS
 
     def _error(self, status: int, content: bytes, what: str, response: aiohttp.ClientResponse) -> ApiError:
         if status == 401:
-            self._refresh_at = 0.0
+            self._refresh_at, self._rejected = 0.0, response.request_info.headers.get("Authorization")
         return api_error(status, content, f"cluster {self.name}: {what}", response.headers.get("Retry-After"))
 
     def _failed(self, what: str, error: Exception, timeout: float) -> ApiError:

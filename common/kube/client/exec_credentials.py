@@ -47,6 +47,12 @@ class _Status(msgspec.Struct, rename="camel"):
     client_key_data: str = ""
     expiration_timestamp: datetime | None = None
 
+    def header(self) -> str | None:
+        return f"Bearer {self.token.strip()}" if self.token else None
+
+    def expired(self) -> bool:
+        return self.expiration_timestamp is not None and self.expiration_timestamp <= datetime.now(UTC)
+
 
 class _Credential(msgspec.Struct, rename="camel"):
     api_version: str
@@ -71,20 +77,20 @@ class Plugin:
             raise PluginError(f"cannot be run: its apiVersion is none of {', '.join(_VERSIONS)}")
         self._cluster = cluster
         self._base = base
-        self._last = _Status()
+        self._last: _Status | None = None
         self.certificate: bytes | None = None
         self.key: bytes | None = None
 
-    async def authenticate(self) -> str | None:
-        """The Authorization header; None where there are certificates instead. It is asked again when that expires, or
-        each time if it says no time. Raises PluginError."""
-        expires = self._last.expiration_timestamp
-        if expires is None or expires <= datetime.now(UTC):
-            self._last = self._read(await self._run())
-            if self.certificate is None and self._last.client_certificate_data:
-                self.certificate = self._last.client_certificate_data.encode()
-                self.key = self._last.client_key_data.encode()
-        return f"Bearer {self._last.token}" if self._last.token else None
+    async def authenticate(self, rejected: str | None = None) -> str | None:
+        """The Authorization header; None where there are certificates instead. The command is run at first, when that
+        expires, and where it is what an API server has `rejected` with 401. Raises PluginError."""
+        last = self._last
+        if last is None or last.expired() or (rejected is not None and rejected == last.header()):
+            self._last = last = self._read(await self._run())
+            if self.certificate is None and last.client_certificate_data:
+                self.certificate = last.client_certificate_data.encode()
+                self.key = last.client_key_data.encode()
+        return last.header()
 
     def _read(self, output: bytes) -> _Status:
         try:

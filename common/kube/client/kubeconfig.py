@@ -51,7 +51,8 @@ class NotReadYet(InvalidKubeconfig):
 class Access:
     """How to reach one API server, and who we are there.
 
-    `refresh` gives the present Authorization header where credentials expire; it raises InvalidKubeconfig.
+    `refresh` gives the present Authorization header where credentials expire. It is told which one the API server has
+    rejected (401), if it has, and raises InvalidKubeconfig.
     `connection` is a digest of all but the Authorization header, where that comes from a text. `hosts`: where a tenant
     names the server. `impersonated` has the headers that name another user.
     """
@@ -60,7 +61,7 @@ class Access:
     tls: ssl.SSLContext | None = None
     tls_server_name: str | None = None
     authorization: str | None = field(default=None, repr=False)
-    refresh: Callable[[], Awaitable[str | None]] | None = field(default=None, repr=False)
+    refresh: Callable[[str | None], Awaitable[str | None]] | None = field(default=None, repr=False)
     connection: str = ""
     hosts: TenantHosts | None = None
     impersonated: tuple[tuple[str, str], ...] = ()
@@ -130,7 +131,7 @@ def _service_account_access() -> Access:
     def token() -> str:
         return _header(f"Bearer {_service_account_file(SERVICE_TOKEN_FILENAME).decode(errors='replace')}")
 
-    async def refresh() -> str | None:
+    async def refresh(_rejected: str | None) -> str | None:
         return await asyncio.to_thread(token)
 
     return Access(
@@ -170,7 +171,7 @@ def _static_access(text: str, context: str | None, base: Path | None) -> Access:
     if base is None and authorization is None and certificate is None:
         raise InvalidKubeconfig("user has no credentials: set token, or client-certificate-data and client-key-data")
 
-    async def refresh() -> str | None:
+    async def refresh(_rejected: str | None) -> str | None:
         return await asyncio.to_thread(_authorization, user, base)
 
     return Access(
@@ -192,9 +193,9 @@ async def _plugin_access(cluster: Mapping[str, object], user: Mapping[str, objec
     except PluginError as error:
         raise InvalidKubeconfig(f"user's credential plugin {error}") from None
 
-    async def authenticate() -> str | None:
+    async def authenticate(rejected: str | None = None) -> str | None:
         try:
-            token = await plugin.authenticate()
+            token = await plugin.authenticate(rejected)
         except PluginError as error:
             raise InvalidKubeconfig(f"user's credential plugin {error}") from None
         return None if token is None else _header(token)

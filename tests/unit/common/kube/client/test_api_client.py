@@ -484,8 +484,9 @@ async def test_credentials_that_expire_are_refreshed_once_and_after_a_401(fake, 
     tokens = iter(["Bearer second"])
     seen = []
 
-    async def refresh():
+    async def refresh(rejected):
         await asyncio.sleep(0.01)
+        assert rejected == "Bearer first"
         return next(tokens)
 
     async def check(request):
@@ -506,7 +507,7 @@ async def test_credentials_that_expire_are_refreshed_once_and_after_a_401(fake, 
 
 
 async def test_a_failing_refresh_is_unavailable(fake):
-    async def refresh():
+    async def refresh(_rejected):
         raise kubeconfig.InvalidKubeconfig("file of tokenFile cannot be read: No such file or directory")
 
     cluster = Cluster(Access(fake.url, refresh=refresh), name="c")

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from common.kube.client import exec_credentials, kubeconfig
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Unavailable
+from common.kube.client.errors import Unauthorized, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.networks import Networks
 
@@ -83,12 +83,14 @@ def config(cluster=None, user=None, **top):
 
 @pytest.fixture
 async def server(authority, tmp_path):
-    """An https server that answers with the Authorization header and the client certificate's name."""
+    """An https server that answers with the Authorization header and the client certificate's name. It does not take
+    the token `revoked`."""
 
     async def whoami(request):
         certificate = request.transport.get_extra_info("peercert")
         subject = dict(part[0] for part in certificate["subject"])["commonName"] if certificate else None
-        return web.json_response({"authorization": request.headers.get("Authorization"), "certificate": subject})
+        found = {"authorization": request.headers.get("Authorization"), "certificate": subject}
+        return web.json_response(found, status=401 if found["authorization"] == "Bearer revoked" else 200)
 
     certificate, key = authority.issue("server")
     (tmp_path / "tls.crt").write_bytes(certificate)
@@ -246,7 +248,7 @@ async def test_the_operators_own_file_may_name_files(server, authority, client_p
     cluster = await Cluster.from_kubeconfig_file(path, name="c")
     assert cluster._access.refresh is not None
     (tmp_path / "token").write_text("rotated")
-    assert await cluster._access.refresh() == "Bearer rotated"
+    assert await cluster._access.refresh(None) == "Bearer rotated"
     assert await whoami(cluster) == {"authorization": f"Bearer {SECRET}", "certificate": "somebody"}
     with pytest.raises(InvalidKubeconfig, match="kubeconfig file cannot be read: No such file"):
         await Cluster.from_kubeconfig_file(tmp_path / "missing", name="c")
@@ -335,7 +337,7 @@ async def test_an_exec_plugin_of_the_operators_own_file_is_asked(server, authori
     output = credential(token=SECRET, expirationTimestamp="2999-01-01T00:00:00Z")
     path.write_text(yaml.safe_dump(config(trusted, plugin(tmp_path, output))))
     cluster = await Cluster.from_kubeconfig_file(path, name="c")
-    assert await cluster._access.refresh() == f"Bearer {SECRET}"
+    assert await cluster._access.refresh(None) == f"Bearer {SECRET}"
     assert (tmp_path / "runs").read_text() == "ran\n", "not asked again before the token expires"
     assert await whoami(cluster) == {"authorization": f"Bearer {SECRET}", "certificate": None}
 
@@ -350,7 +352,7 @@ async def test_certificates_of_an_exec_plugin_leave_no_files(server, authority, 
     path.write_text(yaml.safe_dump(config(trusted, plugin(tmp_path, output))))
     cluster = await Cluster.from_kubeconfig_file(path, name="c")
     assert not any(folder.iterdir())
-    assert await cluster._access.refresh() is None
+    assert await cluster._access.refresh(None) is None
     assert not any(folder.iterdir()), "nor when it is asked again"
     assert await whoami(cluster) == {"authorization": None, "certificate": "somebody"}
 
@@ -367,7 +369,7 @@ async def test_certificates_beside_an_exec_plugin_leave_no_files_and_its_token_i
     path = tmp_path / "config"
     path.write_text(yaml.safe_dump(config(trusted, {**plugin(tmp_path, credential(token=SECRET)), **files})))
     cluster = await Cluster.from_kubeconfig_file(path, name="c")
-    assert await cluster._access.refresh() == f"Bearer {SECRET}"
+    assert await cluster._access.refresh(None) == f"Bearer {SECRET}"
     assert not any(folder.iterdir())
     assert await whoami(cluster) == {"authorization": f"Bearer {SECRET}", "certificate": "somebody"}
 
@@ -424,8 +426,32 @@ async def test_an_exec_plugin_gets_its_arguments_its_environment_and_what_it_ask
 async def test_an_exec_plugin_is_asked_again_when_its_token_has_expired(tmp_path):
     script = f"echo ran >> {tmp_path}/runs\n" + said(token=SECRET, expirationTimestamp="2001-01-01T00:00:00Z")
     access = await asked(tmp_path, script)
-    assert await access.refresh() == f"Bearer {SECRET}"
+    assert await access.refresh(None) == f"Bearer {SECRET}"
     assert (tmp_path / "runs").read_text() == "ran\nran\n"
+
+
+@pytest.mark.parametrize("lasts", [{}, {"expirationTimestamp": "2999-01-01T00:00:00Z"}])
+async def test_an_exec_plugin_is_asked_again_once_the_api_server_rejects_its_token_and_not_before(
+    lasts, server, authority, tmp_path
+):
+    """As client-go does it, whatever the token says of how long it lasts."""
+    runs = tmp_path / "runs"
+    script = f"echo ran >> {runs}\nif [ $(wc -l < {runs}) = 1 ]; then {said(token='revoked', **lasts)}; exit; fi\n"
+    trusted = {"server": server, "certificate-authority-data": b64(authority.pem)}
+    access = await asked(tmp_path, script + said(token=SECRET, **lasts), trusted)
+    first, second = (Cluster(access, name="c") for _ in range(2))
+    try:
+        for cluster in (first, second):  # the other one does not know of the new token
+            with pytest.raises(Unauthorized):
+                await cluster.request("GET", "/")
+            assert runs.read_text() == "ran\n" * (1 if cluster is first else 2)
+            for _ in range(2):
+                await cluster.request("GET", "/")
+                assert runs.read_text() == "ran\n" * 2
+                cluster._refresh_at = 0.0  # it looks for others, as it does every minute
+    finally:
+        await first.close()
+        await second.close()
 
 
 @pytest.mark.parametrize(
@@ -490,7 +516,7 @@ async def test_the_service_account_of_a_pod_is_used_and_its_token_read_again(aut
     access = await kubeconfig.in_cluster()
     assert (access.server, access.authorization) == ("https://[fd00::1]:443", "Bearer first")
     (tmp_path / "token").write_text("second")
-    assert await access.refresh() == "Bearer second"
+    assert await access.refresh(None) == "Bearer second"
 
 
 def test_a_program_that_needs_no_redis_does_not_load_what_speaks_to_it():
