@@ -1,4 +1,4 @@
-"""What to do about a bad condition, in one line, by kind and reason: the short form of docs/operations.md."""
+"""What to do about a bad condition, in one line, by kind and reason: the short form of docs/how-to/conditions.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CURES = {
         "Learning": "wait; if it stays, repair the seeds that the message names, or declare them lost",
         "NoSeeds": "see the condition Connected of the Seeds: `kubectl describe sqseed`",
         "SeedNotSynced": "see the condition Synced of the Seed: `kubectl describe sqseed NAME`",
-        "AccountFenced": "wait; if it stays, do what docs/troubleshooting.md says of what the account waits for",
+        "AccountFenced": "wait; if it stays, do what docs/how-to/troubleshooting.md says of what the account waits for",
         "ReplicasBehind": "wait a minute; if it stays, see the log of that seed's agents",
         "WebhookNotServing": "see the condition Enforced of its UserClusters: `seedquota doctor --seed NAME`",
         "SeedUnreachable": "see the condition Connected of the Seed",
@@ -153,4 +153,4 @@ LEFT_OVER = (
 
 def cure(kind: str, condition: str, reason: str) -> str:
     found = BY_CONDITION.get((kind, condition)) or CURES[kind].get(reason)
-    return found or "do what the message says; docs/operations.md has more"
+    return found or "do what the message says; docs/how-to/conditions.md has more"

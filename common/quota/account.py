@@ -1,6 +1,6 @@
 """The account: what one quota may use on one seed, and what it does use. Pure: state in, state out.
 
-The rules are in docs/protocol.md, sections 3 and 4. An account holds two counters that only grow, `granted` (g) and
+The rules are in protocol.md, sections 3 and 4. An account holds two counters that only grow, `granted` (g) and
 `returned` (r); it admits only within g - r - used - reserved. Everything else here keeps that sentence true while the
 object that was admitted travels from "reserved" to "used":
 

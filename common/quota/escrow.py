@@ -1,4 +1,4 @@
-"""The master's side of the escrow: what it handed to which seed. Pure (docs/protocol.md section 3).
+"""The master's side of the escrow: what it handed to which seed. Pure (docs/reference/protocol.md section 3).
 
 Per quota and seed the master keeps G (`granted`) and R (`returned`), which only grow. It grants only while the sum of
 G - R over all seeds stays within the limit, and persists G before a seed can see it. So G >= g and r >= R always, and

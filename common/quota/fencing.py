@@ -1,4 +1,4 @@
-"""When an account's counters are in doubt, and how that ends (docs/protocol.md, rule 3.4). Pure."""
+"""When an account's counters are in doubt, and how that ends (docs/reference/protocol.md, rule 3.4). Pure."""
 
 from __future__ import annotations
 

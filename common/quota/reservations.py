@@ -1,4 +1,4 @@
-"""Claims on an account, and how they are undone (docs/protocol.md, section 4). Pure."""
+"""Claims on an account, and how they are undone (docs/reference/protocol.md, section 4). Pure."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 _HEAD = """\
 # Conditions
 
-What to do about a condition that is bad is in [operations](../operations.md#conditions-that-are-bad).
+What to do about a condition that is bad is in [Conditions that are bad](../how-to/conditions.md).
 """
 _SET = (
     "The code sets these reasons itself. A condition can also repeat the reason of another condition or of another "

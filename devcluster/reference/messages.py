@@ -28,7 +28,7 @@ _HEAD = """\
 
 kubectl prints them after `admission webhook "machines.seedquota.io" denied the request:`. Programs read
 `status.details.causes`; its `reason` is
-the first column. The meaning of the parts is in [the protocol](../protocol.md#6-messages).
+the first column. The meaning of the parts is in [the protocol](protocol.md#6-messages).
 """
 _WHY = """\
 ## Why a quota cannot decide
@@ -50,7 +50,7 @@ _EVENTS = """\
 | MachineSet that is woken | `CapacityFreed` |
 | ResourceQuota on the master cluster | {quota} |
 
-[When a Machine is refused](../refusals.md) says when each is written.
+[When a Machine is refused](../concepts/refusals.md) says when each is written.
 """
 _DECISION = "01JD3Y6K"
 _NOT_DECIDED = {"TooManyRequests", ALREADY_EXISTS, "CanaryDenied"}  # by a quota: such a message names no decision

@@ -24,7 +24,7 @@ _HEAD = """\
 Each program serves its metrics at `/metrics` on `--health-address`, by default port 8081, beside those of Python and
 of the process
 (`python_...`, `process_...`). Which values are bad and what to do then:
-[operations.md](../operations.md#metrics-that-are-bad).
+[Metrics that are bad](../how-to/alerts.md#metrics-that-are-bad).
 """
 _BOTH = "## Both programs\n"
 _MASTER = """\

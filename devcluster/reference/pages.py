@@ -22,6 +22,15 @@ _INDEX = """\
 - Values of the charts: [seedquota-master](../../charts/seedquota-master/README.md#values),
   [seedquota-seed](../../charts/seedquota-seed/README.md#values),
   [seedquota-crds](../../charts/seedquota-crds/README.md#values)
+
+These pages are written by hand:
+
+- [Commands](commands.md) that show quotas, seeds and problems
+- [What a Machine costs](providers.md): the fields that count for each provider
+- [HTTP API](http-api.md): routes, errors, rights
+- [What happens when objects change](object-changes.md)
+- [Guarantees](guarantees.md), the [protocol](protocol.md) and [security](security.md)
+- [Measurements](bench.md)
 """
 
 

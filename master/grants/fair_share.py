@@ -1,4 +1,4 @@
-"""Who gets what is left: the policy, apart from the protocol (docs/protocol.md section 3). Pure.
+"""Who gets what is left: the policy, apart from the protocol (docs/reference/protocol.md section 3). Pure.
 
 One snapshot of a quota in, one decision out, in numbered steps. The protocol (`common.quota.escrow`) keeps the sum
 within the limit whatever is decided here; this file decides what is useful:

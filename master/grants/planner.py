@@ -71,7 +71,7 @@ def decide(
     limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts], *, cold: bool, life: str, now: int
 ) -> Decision:
     """`cold`: the lease was not held continuously until this term, so the ledger may have been restored from a backup
-    (docs/protocol.md 3.5). `life` is the incarnation that it gets if it proves to be an older one. `now` is monotonic,
+    (protocol.md 3.5). `life` is the incarnation that it gets if it proves to be an older one. `now` is monotonic,
     in milliseconds.
     """
     went_back = ""

@@ -1,7 +1,7 @@
 """The master's ledgers in its API server: one object per quota, written by compare-and-set before anything is shown.
 
 That a ledger was made is also noted on the quota, by an annotation. So a ledger that is lost, or that belongs to
-another time, is distinguished from a quota that is new: only the latter may grant at once (docs/protocol.md 3.5).
+another time, is distinguished from a quota that is new: only the latter may grant at once (protocol.md 3.5).
 """
 
 from __future__ import annotations

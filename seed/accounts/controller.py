@@ -1,4 +1,4 @@
-"""What the seed's leader does to accounts: one small reconciliation per quota (docs/protocol.md, rules 4.4 and 4.5).
+"""What the seed's leader does to accounts: one small reconciliation per quota (protocol.md, rules 4.4 and 4.5).
 
 1. No account: make one, fenced with a fresh nonce.
 2. Do the next step (`seed.accounts.plan` decides it).
@@ -110,7 +110,7 @@ class Accounts:
 
     async def confirm_all(self) -> None:
         """Writes and publishes each open account once more, before an orderly end. If no replica is left, the master
-        then knows of each ledger that it is intact (docs/protocol.md 3.4), also where nothing was written since the
+        then knows of each ledger that it is intact (protocol.md 3.4), also where nothing was written since the
         master started or the link broke. What fails is left out: it costs the in-flight window at the next start."""
         waiting = iter(list(self._quota_cache.all_quotas()))
 

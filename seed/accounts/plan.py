@@ -1,4 +1,4 @@
-"""What the seed's leader does next to one account (docs/protocol.md, rules 3.4 and 4.4). Pure: facts in, one step out.
+"""What the seed's leader does next to one account (protocol.md, rules 3.4 and 4.4). Pure: facts in, one step out.
 
 1. Another leader's epoch in it: claim it, and list the sources anew before anything is counted. If nobody alive led
    before us, or nobody has claimed it since that was so, it is fenced in the same write: the ledger may have been

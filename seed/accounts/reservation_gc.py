@@ -1,4 +1,4 @@
-"""When a reservation without an object goes (docs/protocol.md, rule 4.5), and what is held back until then. Pure.
+"""When a reservation without an object goes (protocol.md, rule 4.5), and what is held back until then. Pure.
 
 No reservation goes by age alone: it takes a consistent read of the object, made after the API server's request timeout
 has passed on the leader's own clock since the reservation was first seen as it is.

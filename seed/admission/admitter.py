@@ -1,4 +1,4 @@
-"""One admission request, from the object to the verdict (docs/protocol.md section 4), whichever API it came from.
+"""One admission request, from the object to the verdict (protocol.md section 4), whichever API it came from.
 
 Every quota that applies, a reservation in each of their accounts, all or none, and only then an answer. Whatever cannot
 be decided in time is 503, never a guess.

@@ -1,4 +1,4 @@
-"""Each refusal, and each warning of an admitted request: codes and texts (docs/protocol.md section 6). Pure.
+"""Each refusal, and each warning of an admitted request: codes and texts (docs/reference/protocol.md section 6). Pure.
 
 The grammar is core's quota plugin's, since controllers match 403 and "exceeded quota" to back off; numbers always add
 up: used + requested > limited. Whoever could be admitted a moment later gets 503 with a retry, which kubectl and

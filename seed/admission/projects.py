@@ -1,4 +1,4 @@
-"""Whether a cluster's project is known, and what is refused where it is not (docs/protocol.md, rule 4.12). Pure.
+"""Whether a cluster's project is known, and what is refused where it is not (protocol.md, rule 4.12). Pure.
 
 A project is known on a seed that has a copy of its Project, or of a quota for it. The name of one that is not is a
 mistake in most cases, and nothing would limit the cluster. But what went on before must go on: copies may be away for

@@ -1,4 +1,4 @@
-"""One request at one quota: a reservation in its account, or why there is none (docs/protocol.md section 4)."""
+"""One request at one quota: a reservation in its account, or why there is none (protocol.md section 4)."""
 
 from __future__ import annotations
 

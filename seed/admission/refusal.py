@@ -1,4 +1,4 @@
-"""A refusal: its HTTP code, and what people and programs are told (docs/protocol.md section 6). Pure."""
+"""A refusal: its HTTP code, and what people and programs are told (docs/reference/protocol.md section 6). Pure."""
 
 from __future__ import annotations
 

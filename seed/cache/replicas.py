@@ -1,4 +1,4 @@
-"""Which replicas may admit, and up to which version each of them knows quotas (docs/protocol.md, rule 4.11).
+"""Which replicas may admit, and up to which version each of them knows quotas (docs/reference/protocol.md, rule 4.11).
 
 Each replica keeps a record: a Lease object of its own that names the resourceVersion up to which its watch of quotas
 has come. Its leader reads the records. A quota is known by all when each record has come as far as the quota's copy. A

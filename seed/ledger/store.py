@@ -1,4 +1,4 @@
-"""Where a seed keeps its accounts, durably: one compare-and-set per change (docs/protocol.md section 4)."""
+"""Where a seed keeps its accounts, durably: one compare-and-set per change (docs/reference/protocol.md section 4)."""
 
 from __future__ import annotations
 

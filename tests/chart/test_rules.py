@@ -159,7 +159,7 @@ def test_every_alert_has_a_case_and_says_what_to_do(rules: dict[str, str], chart
         page, anchor = rule["annotations"]["runbook_url"].split("#")
         path = re.fullmatch(r"/seedquota/seedquota/blob/v\d+\.\d+\.\d+/(.+)", urlsplit(page).path)
         assert path and anchor in anchors(ROOT / path[1]), anchor
-    written = (ROOT / "docs" / "operations.md").read_text()
+    written = (ROOT / "docs" / "how-to" / "alerts.md").read_text()
     for rule in found:
         section = written.split(f"### {rule['alert']}\n")[1].partition("\n##")[0]
         missing = [what for what in ("Meaning", "Impact", "Look at", "Do") if f"- **{what}**: " not in section]
@@ -168,7 +168,7 @@ def test_every_alert_has_a_case_and_says_what_to_do(rules: dict[str, str], chart
 
 def test_the_page_has_no_section_of_an_alert_that_is_gone(rules: dict[str, str]) -> None:
     known = {rule["alert"] for found in rules.values() for rule in alerts(found)}
-    written = re.findall(r"^### (SeedQuota\w+)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+    written = re.findall(r"^### (SeedQuota\w+)$", (ROOT / "docs" / "how-to" / "alerts.md").read_text(), re.MULTILINE)
     assert sorted(written) == sorted(known)
 
 

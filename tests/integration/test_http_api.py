@@ -1215,7 +1215,7 @@ async def test_a_right_that_is_taken_away_ends_within_seconds(world: World) -> N
 
 
 async def test_an_emptied_secret_gets_another_certificate_which_is_served_at_once(world: World) -> None:
-    """As docs/http-api.md says for a key that leaked. The program may not create the Secret, only change it."""
+    """As docs/how-to/http-api.md says for a key that leaked. The program may not create the Secret, only change it."""
     before = [replica.certificates.ca_bundle for replica in world.replicas]
     path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{api.SECRET_NAME}"
     await world.kube("PATCH", path, {"data": None})

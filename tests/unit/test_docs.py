@@ -101,3 +101,23 @@ def test_the_words_are_plain(page: Path) -> None:
     """The docs use none of these phrases."""
     text = "\n".join(line for line in without_fences(page).splitlines() if not line.startswith("| `--"))
     assert [found[0] for found in WORN.finditer(text)] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    """But for the indexes of folders, and the decisions, which have their own."""
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / link.partition("#")[0]).resolve() for link in LINK.findall(index.read_text())}
+    pages = [page for page in PAGES if page.is_relative_to(index.parent) and page.name != "README.md"]
+    assert [shown(page) for page in pages if page not in listed and page.parent.name != "decisions"] == []
+
+
+def test_every_page_that_a_program_or_a_chart_names_exists() -> None:
+    named = {
+        (shown(path), name)
+        for folder in ("charts", "cli", "common", "devcluster", "image", "master", "seed", "tests")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in {".py", ".yaml", ".tpl", ".txt", ".json", ".md"}
+        for name in re.findall(r"\bdocs/[\w./-]+\.md\b", path.read_text())
+    }
+    assert len(named) > 40
+    assert sorted(each for each in named if not (ROOT / each[1]).exists()) == []

@@ -1,4 +1,4 @@
-"""Each row of docs/security.md has tests that prove it: here by the words that the row begins with."""
+"""Each row of docs/reference/security.md has tests that prove it: here by the words that the row begins with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "security.md"
+PAGE = TESTS.parent / "docs" / "reference" / "security.md"
 NOT_PROVEN = ("Not prevented", "Noticed by nobody")  # what a row says that promises nothing
 
 SETTINGS = "unit/seed/instance_types/test_settings.py"
@@ -730,7 +730,7 @@ def rows() -> dict[str, str]:
 @pytest.mark.parametrize("attack", rows())
 def test_each_attack_has_a_test_that_proves_what_is_said_of_it(attack: str) -> None:
     named = [begin for begin in PROVEN if attack.startswith(begin)]
-    assert named, "a row of docs/security.md without a test"
+    assert named, "a row of docs/reference/security.md without a test"
     longest = max(named, key=len)
     assert PROVEN[longest] or any(words in rows()[attack] for words in NOT_PROVEN)
 

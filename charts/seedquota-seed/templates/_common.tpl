@@ -358,7 +358,7 @@ metricRelabelings:
 {{- range $label, $value := $labels -}}
 {{- $matchers = append $matchers (printf "%s=%q" $label $value) -}}
 {{- end -}}
-{{- $page := $given.runbookURL | default (printf "https://github.com/seedquota/seedquota/blob/v%s/docs/operations.md" .Chart.AppVersion) -}}
+{{- $page := $given.runbookURL | default (printf "https://github.com/seedquota/seedquota/blob/v%s/docs/how-to/alerts.md" .Chart.AppVersion) -}}
 {{- $alerts := .Files.Get "files/alerts.yaml" | fromYaml -}}
 {{- range $group := $alerts.groups -}}
 {{- range $rule := $group.rules -}}

@@ -102,7 +102,7 @@ class MachineTotals(ObjectSum[CountedMachine]):
         try:
             size = self._footprint(machine)
         except (NotSized, ProviderUnavailable) as error:
-            # Counted at its last known size (docs/protocol.md section 5); as a machine it counts whatever its size.
+            # Counted at its last known size (protocol.md section 5); as a machine it counts whatever its size.
             return CountedMachine(
                 generation=before.generation if before is not None else machine.metadata.generation,
                 used=before.used if before is not None else least(machine),

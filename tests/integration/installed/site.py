@@ -189,7 +189,7 @@ class Site:
     async def admitted(self, cluster: str, count: int = 1, size: Size = SMALL) -> list[str]:
         """So many Machines, which must all be admitted. Their names.
 
-        An answer of the master may refuse others for a moment (docs/protocol.md, 3), although another seed has since
+        An answer of the master may refuse others for a moment (protocol.md, 3), although another seed has since
         freed what it said was used.
         """
         await asyncio.sleep(self._refused_at + FRESH - time.monotonic())

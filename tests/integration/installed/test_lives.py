@@ -2,7 +2,7 @@
 
 Elsewhere: quotas made again and limits lowered (installed/test_quotas.py), labels that move
 (../cluster_api/test_cluster_api.py).
-docs/operations.md has a table of them all.
+docs/reference/object-changes.md has a table of them all.
 """
 
 from __future__ import annotations

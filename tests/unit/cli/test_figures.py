@@ -202,11 +202,11 @@ def test_a_cure_names_files_and_commands_that_there_are() -> None:
 
 
 def rows_of_conditions() -> set[tuple[str, str]]:
-    """Kind and reason, as docs/operations.md has them."""
+    """Kind and reason, as docs/how-to/conditions.md has them."""
     kinds = {"quota": cures.QUOTA, "Seed": cures.SEED, "UserCluster": cures.USER_CLUSTER}
-    section = (ROOT / "docs/operations.md").read_text().partition("## Conditions that are bad")[2].partition("\n## ")[0]
+    page = (ROOT / "docs/how-to/conditions.md").read_text()
     found, kind = set(), ""
-    for row in re.findall(r"^\|(.*?)\|(.*?)\|(.*?)\|", section, re.MULTILINE):
+    for row in re.findall(r"^\|(.*?)\|(.*?)\|(.*?)\|", page, re.MULTILINE):
         on, _, reasons = (cell.strip() for cell in row)
         kind = kinds.get(on, kind)
         if not reasons.startswith("the message"):  # one cure for all of them

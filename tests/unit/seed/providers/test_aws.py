@@ -33,7 +33,7 @@ from seed.providers.flavour import ALL, CloudError, Lookup, Origin, Setting, Set
 from seed.providers.size import CredentialsMissing, NotSized
 from tests.unit.fake_cloud import FakeCloud, Handler, answering, cost, fake_cloud, lookup
 
-PAGE = (Path(__file__).parents[4] / "docs" / "providers.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "providers.md").read_text()
 REGION = "eu-central-1"
 HOSTS = (f"ec2.{REGION}.amazonaws.com", f"sts.{REGION}.amazonaws.com", "ec2.us-east-1.amazonaws.com")
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -173,7 +173,7 @@ def iam(emulator: str) -> Iterator[Iam]:
 
 
 class Iam:
-    """moto as it checks signatures and policies. One user may do what docs/providers.md calls the least, the other may
+    """moto as it checks signatures and policies. One user may do what providers.md calls the least, the other may
     become a role that may.
     """
 

@@ -1,4 +1,4 @@
-"""The examples of docs/providers.md, sized as a user would by `seedquota-seed size`, cost what the page says."""
+"""The examples of providers.md, sized as a user would by `seedquota-seed size`, cost what the page says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.seed.providers import test_openstack as openstack
 from tests.unit.seed.providers import test_scaleway as scaleway
 from tests.unit.seed.providers import test_vultr as vultr
 
-PAGE = (Path(__file__).parents[4] / "docs" / "providers.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "providers.md").read_text()
 EXAMPLES = re.findall(r"^### (\S+)\n.*?^```yaml\n# (\S+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 # What is asked for the examples' types, under which names, and what the page tells to set in the environment.
