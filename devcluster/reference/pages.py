@@ -29,7 +29,8 @@ These pages are written by hand:
 - [What a Machine costs](providers.md): the fields that count for each provider
 - [HTTP API](http-api.md): routes, errors, rights
 - [What happens when objects change](object-changes.md)
-- [Guarantees](guarantees.md), the [protocol](protocol.md) and [security](security.md)
+- [Guarantees](guarantees.md), their [assumptions](assumptions.md) and their [verification](verification.md)
+- The [protocol](protocol.md), and [security](security.md)
 - [Measurements](bench.md)
 """
 

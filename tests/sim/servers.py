@@ -307,7 +307,7 @@ class Seed:
 
 def _joined(before: Mapping[str, str], saved: Mapping[str, str]) -> dict[str, str]:
     """What a restore brings. That it brings no Project from before its organization was set is an assumption
-    (docs/reference/guarantees.md)."""
+    (docs/reference/assumptions.md)."""
     return {name: organization or before.get(name, "") for name, organization in saved.items()}
 
 
