@@ -14,6 +14,7 @@ from common.kube.client.api_client import Cluster
 from common.server.http_parser import Head, Request, Response
 from seed import build
 from seed.admission.types import Verdict
+from seed.kinds.kind import Parts, Replica
 from seed.kinds.machines.scale_webhook import ScaleWebhook
 from seed.kinds.machines.webhook import MachineWebhook, StampWebhook
 from seed.options import SeedOptions
@@ -104,9 +105,17 @@ async def test_requests_about_objects_in_namespaces_take_no_turns_of_machines() 
     options = SeedOptions(seed_name="seed-1", webhook_url="https://seed-1", webhook_requests_per_second=1)
     nothing: Any = None
     cluster = cast("Cluster", SimpleNamespace(name="seed-1"))
-    caches = build.caches_of(options, cluster)
-    parts = build.parts_of(options, cluster, caches, nothing, nothing, nothing, lambda: None)
-    found, _ = build.endpoints_of(parts, nothing)
+    replica = Replica(
+        options=options,
+        cluster=cluster,
+        caches=build.caches_of(options, cluster),
+        registry=nothing,
+        sizing=nothing,
+        lease=nothing,
+        wanted=nothing,
+        reach=build.reach_of(options),
+    )
+    found, _ = build.endpoints_of(Parts(replica=replica, connections=nothing, admission=nothing), nothing)
     objects, machines = found["namespaces"]._turns, found["machines"]._turns
     assert objects is not None and machines is not None
     assert machines is found["scale"]._turns
