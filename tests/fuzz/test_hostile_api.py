@@ -39,7 +39,7 @@ from tests.fuzz.hostile_api import Orders
 from tests.integration.installed.site import until
 
 ALONE = "MINUTES" in os.environ  # else many other tests run beside it, and take the CPU
-MINUTES = float(os.environ.get("MINUTES", "0.2"))
+MINUTES = float(os.environ.get("MINUTES", "0.15"))
 SEED = int(os.environ.get("SEED", "1"))
 QUIET_SECONDS = 8.0 if ALONE else 4.0
 PAUSE_SECONDS = 0.01 if ALONE else 0.05  # between two questions

@@ -3,11 +3,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -197,15 +199,26 @@ sys.exit(program.run("example", options, main))
 
 
 @pytest.fixture
-def program() -> Iterator[int]:
-    """The health port of a program of its own: what it does not answer is not the test's own doing."""
+def process() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
     try:
-        yield int(json.loads(process.stderr.readline())["health_port"])
+        yield process
     finally:
         process.terminate()
         process.communicate(timeout=60)
+
+
+@pytest.fixture
+def program(process: subprocess.Popen[str]) -> int:
+    """The health port of a program of its own: what it does not answer is not the test's own doing."""
+    assert process.stderr is not None
+    return int(json.loads(process.stderr.readline())["health_port"])
+
+
+def ran(process: subprocess.Popen[str]) -> float:
+    """Seconds for which it had a core: others may keep them busy."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def ask(port: int, path: str, of: str) -> tuple[int, bytes]:
@@ -222,7 +235,9 @@ def sample(text: bytes, name: str) -> float:
     return float(found)
 
 
-async def test_who_floods_metrics_keeps_no_probe_waiting_and_they_are_rendered_once_a_second(program: int) -> None:
+async def test_who_floods_metrics_keeps_no_probe_waiting_and_they_are_rendered_once_a_second(
+    program: int, process: subprocess.Popen[str]
+) -> None:
     """Rendered for each who asks, 200 connections keep everybody else waiting for seconds."""
     end = time.monotonic() + 5.0
 
@@ -240,10 +255,10 @@ async def test_who_floods_metrics_keeps_no_probe_waiting_and_they_are_rendered_o
     flooding = [asyncio.create_task(flood()) for _ in range(200)]
     took = []
     while time.monotonic() < end:
-        asked = time.monotonic()
+        asked = ran(process)
         for path in ("/healthz", "/readyz"):
             assert (await ask(program, path, "127.0.0.3"))[0] == 200
-        took.append(time.monotonic() - asked)
+        took.append(ran(process) - asked)
         await asyncio.sleep(0.1)
     await asyncio.gather(*flooding)
     text = (await ask(program, "/metrics", "127.0.0.3"))[1]
