@@ -84,7 +84,8 @@ class Totals(RuleBasedStateMachine):
         cluster = cast(Cluster, SimpleNamespace(name="c1"))
         self.followed = ClusterObjects("c1", cluster, lambda: None, clock=lambda: self.now)
         self.counting = {name: self.counts(*of) for name, of in QUOTAS.items()}
-        for kind, informer in self.followed.informers.items():
+        for informer in self.followed.informers.values():
+            kind = informer.resource
             resource = Resource(kind.group, "v1", kind.resource, "", True, TYPES[kind])
             indexes = {BY_NAMESPACE: lambda found: [found.metadata.namespace]}
             informer._reflector = Reflector(cluster, resource, indexes=indexes, on_change=informer._on_change)
@@ -205,7 +206,7 @@ class Totals(RuleBasedStateMachine):
         self.loop.run_until_complete(self.reflector(kind)._replace(Listing(items, str(self.version))))
 
     def reflector(self, kind: GroupResource) -> Reflector[Any]:
-        reflector = self.followed.informers[kind]._reflector
+        reflector = next(each for each in self.followed.informers.values() if each.resource == kind)._reflector
         assert reflector is not None
         return reflector
 

@@ -72,21 +72,21 @@ async def no_cancel(*_arguments: object) -> None:
 
 
 async def what_the_watch_has(
-    objects: ClusterObjects, quota: Quota, kind: Any, namespace: str, name: str, _uid: str
+    objects: ClusterObjects, quota: Quota, evaluator: Any, namespace: str, name: str, _uid: str
 ) -> int | None:
-    informer = objects.informers.get(kind)
+    informer = objects.informers.get(evaluator)
     found = informer.get(f"{namespace}/{name}") if informer is not None else None
     return generation_of(found.metadata) if found is not None else None
 
 
 async def only_in_a_selected_namespace(
-    objects: ClusterObjects, quota: Quota, kind: Any, namespace: str, name: str, uid: str
+    objects: ClusterObjects, quota: Quota, evaluator: Any, namespace: str, name: str, uid: str
 ) -> int | None:
     """... as far as the watch knows."""
     inside: Any = objects.namespaces.store.get(namespace)
     if inside is None or not quota.selects(inside.metadata.labels):
         return None
-    return await _generation(objects, quota, kind, namespace, name, uid)
+    return await _generation(objects, quota, evaluator, namespace, name, uid)
 
 
 def only_what_is_limited_now(sources: NamespacedSources, quota: Quota) -> Terms:

@@ -20,7 +20,7 @@ from common.quota.resources import ResourceList
 from common.runtime.waiting import within
 from seed.kinds.namespaces.cache import NAMESPACES, LabelledMeta, Namespace
 from seed.kinds.namespaces.evaluators import resource_quotas
-from seed.kinds.namespaces.evaluators.namespaced import Counting, NamespacedEvaluator
+from seed.kinds.namespaces.evaluators.namespaced import Counting, NamespacedEvaluator, Terms
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, CoreQuotaSpec
 from seed.kinds.namespaces.kind_informer import BY_NAMESPACE
 from tests.sim.servers import PARTICIPANT, Machine, Source, away, uid_of
@@ -55,6 +55,10 @@ PODS_EVALUATOR = PodEvaluator()
 
 def evaluator_of(kind: GroupResource) -> NamespacedEvaluator[Any] | None:
     return {PODS: PODS_EVALUATOR, RESOURCE_QUOTAS: resource_quotas.EVALUATOR}.get(kind)
+
+
+def evaluators_of(terms: Terms) -> dict[GroupResource, NamespacedEvaluator[Any]]:
+    return {kind: evaluator for kind in terms.kinds if (evaluator := evaluator_of(kind)) is not None}
 
 
 def pod(name: str, namespace: str, size: ResourceList, generation: int) -> Pod:

@@ -40,7 +40,7 @@ from common.quota.escrow import MasterLedger
 from seed.accounts.capacity import CapacityRequester
 from seed.accounts.open_limiter import OpenLimiter
 from tests.sim.allocations import AllocationWatch
-from tests.sim.namespaces import LabelWatch, ObjectWatch, evaluator_of
+from tests.sim.namespaces import LabelWatch, ObjectWatch, evaluator_of, evaluators_of
 
 
 def _now() -> float:
@@ -96,7 +96,8 @@ _REPLACED = (
     ),  # not rounded to thousandths
     (seed.kinds.namespaces.cluster_objects, "Reflector", LabelWatch),
     (seed.kinds.namespaces.cluster_objects, "KindInformer", ObjectWatch),
-    (seed.kinds.namespaces.cluster_objects, "evaluator_of", evaluator_of),
+    (seed.kinds.namespaces.cluster_objects, "evaluators_of", evaluators_of),
+    (seed.kinds.namespaces.source, "evaluator_of", evaluator_of),
     (seed.kinds.namespaces.source, "time", _time),
     (seed.accounts.publisher, "time", _time),
     (seed.accounts.reservation_collector, "time", _time),

@@ -22,8 +22,8 @@ from common.quota.object_names import GroupResource
 from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import within
 from seed.kinds.namespaces.cache import NAMESPACES, Namespace
-from seed.kinds.namespaces.evaluators.namespaced import Terms
-from seed.kinds.namespaces.evaluators.registry import evaluator_of
+from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms
+from seed.kinds.namespaces.evaluators.registry import evaluators_of
 from seed.kinds.namespaces.kind_informer import KindInformer, Unread, find_kind
 from seed.kinds.namespaces.promise_totals import totals_of
 from seed.model.quota import Quota
@@ -56,17 +56,29 @@ class QuotaNamespaces:
         self.totals = totals_of(terms)
         self.selected: set[str] = set()  # namespaces
         self.untaken: dict[str, tuple[str, str]] = {}  # by uid: namespace and name of what could not be counted
-        self.kinds = frozenset(kind for kind in terms.kinds if evaluator_of(kind) is not None)
+        self.evaluators = evaluators_of(terms)
         self.on_change = on_change
 
     @property
     def terms(self) -> Terms:
         return self.totals.terms
 
+    def counts(self, quota: Quota, terms: Terms) -> bool:
+        """Exactly this."""
+        return self.terms == terms and self.quota.selector == quota.selector
+
+    @property
+    def kinds(self) -> Collection[GroupResource]:
+        return self.evaluators.keys()
+
     @property
     def informers(self) -> list[KindInformer]:
         """Of its kinds. One that is missing has not been looked for yet."""
-        return [self.objects.informers[kind] for kind in self.kinds if kind in self.objects.informers]
+        found = (self.informer(kind) for kind in self.kinds)
+        return [informer for informer in found if informer is not None]
+
+    def informer(self, kind: GroupResource) -> KindInformer | None:
+        return self.objects.informers.get(self.evaluators[kind])
 
     @property
     def listed_from(self) -> int:
@@ -80,10 +92,10 @@ class QuotaNamespaces:
 
     def unlisted(self, since: int) -> list[str]:
         """What it needs and lacks a complete list of that began after that moment."""
-        namespaces, informers = self.objects.namespaces, self.objects.informers
+        namespaces = self.objects.namespaces
         lacking = [] if namespaces.synced.is_set() and namespaces.listed_from > since else ["namespaces"]
         for kind in self.kinds:
-            informer = informers.get(kind)
+            informer = self.informer(kind)
             if informer is None or not informer.synced or informer.listed_from <= since:
                 lacking.append(str(kind))
         return sorted(lacking)
@@ -124,11 +136,11 @@ class ClusterObjects:
         self.namespaces: Reflector[Namespace] = Reflector(
             cluster, NAMESPACES, on_change=self._namespace_changed, on_state=self._news.set
         )
-        self.informers: dict[GroupResource, KindInformer] = {}
-        self._tasks: dict[GroupResource, asyncio.Task[None]] = {}
+        self.informers: dict[NamespacedEvaluator[Any], KindInformer] = {}
+        self._tasks: dict[NamespacedEvaluator[Any], asyncio.Task[None]] = {}
         self._counting: set[QuotaNamespaces] = set()
         self._selecting: dict[str, set[QuotaNamespaces]] = {}  # by namespace
-        self._released: list[tuple[float, str, GroupResource, str]] = []  # a heap: when, uid, kind, key
+        self._released: list[tuple[float, str, NamespacedEvaluator[Any], str]] = []  # a heap: when, uid, of which, key
         self._awaited: dict[str, float] = {}  # by uid: when it ceases to count
         self._sooner = asyncio.Event()
         self._ended = False
@@ -173,18 +185,19 @@ class ClusterObjects:
         status = self.namespaces.error_status if error is not None else 200
         if (problem := _problem("namespaces", error or untaken, status)) is not None:
             found["namespaces"] = problem
-        for kind, informer in self.informers.items():
+        for informer in self.informers.values():
+            kind = informer.resource
             if kinds is None or kind in kinds:
                 problem = _problem(str(kind), informer.error, informer.error_status)
                 if problem is not None:
                     found[str(kind)] = problem
         return found
 
-    async def generation(self, quota: Quota, kind: GroupResource, namespace: str, name: str, uid: str) -> Generation:
+    async def generation(
+        self, quota: Quota, evaluator: NamespacedEvaluator[Any], namespace: str, name: str, uid: str
+    ) -> Generation:
         """By consistent lists; None also for an object that the quota does not count. Raises ApiError."""
-        informer, evaluator = self.informers.get(kind), evaluator_of(kind)
-        if evaluator is None:
-            return None  # nothing counts it
+        informer, kind = self.informers.get(evaluator), evaluator.resource
         resource = informer.served if informer is not None else None
         if resource is None:
             resource = await find_kind(self._cluster, evaluator)
@@ -205,19 +218,18 @@ class ClusterObjects:
 
     def _follow(self) -> None:
         """Only what some quota limits here."""
-        wanted = {kind for counting in self._counting for kind in counting.kinds}
-        for kind in self.informers.keys() - wanted:
-            del self.informers[kind]
-            self._tasks.pop(kind).cancel()
-        for kind in wanted - self.informers.keys():
-            evaluator = evaluator_of(kind)
-            if evaluator is not None and not self._ended:
-                informer = KindInformer(self._cluster, evaluator, self._listener(kind), self._news.set)
-                self.informers[kind] = informer
-                self._tasks[kind] = kept_task("kind", informer.run, f"{kind} of {self.key}")
+        wanted = {evaluator for counting in self._counting for evaluator in counting.evaluators.values()}
+        for evaluator in self.informers.keys() - wanted:
+            del self.informers[evaluator]
+            self._tasks.pop(evaluator).cancel()
+        for evaluator in wanted - self.informers.keys():
+            if not self._ended:
+                informer = KindInformer(self._cluster, evaluator, self._listener(evaluator), self._news.set)
+                self.informers[evaluator] = informer
+                self._tasks[evaluator] = kept_task("kind", informer.run, f"{evaluator.resource} of {self.key}")
 
-    def _listener(self, kind: GroupResource) -> Callable[[Change[Any]], None]:
-        return lambda change: self._changed(kind, change)
+    def _listener(self, evaluator: NamespacedEvaluator[Any]) -> Callable[[Change[Any]], None]:
+        return lambda change: self._changed(evaluator, change)
 
     def _namespace_changed(self, change: Change[Namespace]) -> None:
         namespace = change.new or change.old
@@ -238,10 +250,10 @@ class ClusterObjects:
         """All that is in it counts from now on."""
         self._selecting.setdefault(namespace, set()).add(counting)
         counting.selected.add(namespace)
-        for kind in counting.kinds:
-            informer = self.informers.get(kind)
+        for evaluator in counting.evaluators.values():
+            informer = self.informers.get(evaluator)
             for subject in informer.objects(namespace) if informer is not None else ():
-                self._put(counting, kind, subject)
+                self._put(counting, evaluator, subject)
 
     def _forget(self, counting: QuotaNamespaces, namespace: str) -> None:
         selecting = self._selecting[namespace]
@@ -252,30 +264,30 @@ class ClusterObjects:
         if not selecting:
             del self._selecting[namespace]
 
-    def _changed(self, kind: GroupResource, change: Change[Any]) -> None:
+    def _changed(self, evaluator: NamespacedEvaluator[Any], change: Change[Any]) -> None:
         seen = change.new if change.new is not None else change.old
         assert seen is not None, "a change has an object before or after"
         if change.new is None:
             self._awaited.pop(seen.metadata.uid, None)
         for counting in list(self._selecting.get(seen.metadata.namespace, ())):
-            if kind not in counting.kinds:
+            if counting.evaluators.get(evaluator.resource) != evaluator:
                 continue
             if change.new is None:
                 self._took(counting, seen.metadata.uid)
                 counting.on_change(counting, counting.totals.remove(seen.metadata.uid))
                 continue
-            changed, freed = self._put(counting, kind, change.new)
+            changed, freed = self._put(counting, evaluator, change.new)
             if changed:
                 counting.on_change(counting, freed)
 
-    def _put(self, counting: QuotaNamespaces, kind: GroupResource, subject: Any) -> tuple[bool, bool]:
+    def _put(self, counting: QuotaNamespaces, evaluator: NamespacedEvaluator[Any], subject: Any) -> tuple[bool, bool]:
         """Whether the sum changed, and whether something became free. One object that fails stops no other."""
         uid, key = subject.metadata.uid, subject.metadata.key
         with contained("namespaces", key):
-            found = self._taken(counting, kind, subject)
+            found = self._taken(counting, evaluator, subject)
             self._took(counting, uid)
             return found
-        counting.untaken[uid] = subject.metadata.namespace, f"{kind} {key}"
+        counting.untaken[uid] = subject.metadata.namespace, f"{evaluator.resource} {key}"
         self._news.set()
         return True, False
 
@@ -283,15 +295,14 @@ class ClusterObjects:
         if counting.untaken.pop(uid, None) is not None:
             self._news.set()
 
-    def _taken(self, counting: QuotaNamespaces, kind: GroupResource, subject: Any) -> tuple[bool, bool]:
-        evaluator, now = evaluator_of(kind), self._clock()
-        assert evaluator is not None, "what nothing counts is not followed"
+    def _taken(self, counting: QuotaNamespaces, evaluator: NamespacedEvaluator[Any], subject: Any) -> tuple[bool, bool]:
+        now = self._clock()
         if isinstance(subject, Unread) and evaluator.type is not Object:  # of which the number is all that counts
             return counting.totals.put_unread(subject)
         ends = evaluator.released_at(subject)
         if ends is not None and ends >= now and self._awaited.get(subject.metadata.uid) != ends:
             self._awaited[subject.metadata.uid] = ends
-            heapq.heappush(self._released, (ends, subject.metadata.uid, kind, subject.metadata.key))
+            heapq.heappush(self._released, (ends, subject.metadata.uid, evaluator, subject.metadata.key))
             self._sooner.set()
             if len(self._released) > 2 * len(self._awaited) + FEW:
                 self._released = [each for each in self._released if self._awaited.get(each[1]) == each[0]]
@@ -310,13 +321,13 @@ class ClusterObjects:
 
     def release_due(self) -> None:
         while self._released and self._released[0][0] < self._clock():
-            ends, uid, kind, key = heapq.heappop(self._released)
+            ends, uid, evaluator, key = heapq.heappop(self._released)
             if self._awaited.get(uid) == ends:
                 del self._awaited[uid]
-            informer = self.informers.get(kind)
+            informer = self.informers.get(evaluator)
             subject = informer.get(key) if informer is not None else None
             if subject is not None and subject.metadata.uid == uid:
-                self._changed(kind, Change(subject, subject))
+                self._changed(evaluator, Change(subject, subject))
 
 
 def _problem(resource: str, error: str | None, status: int) -> Problem | None:

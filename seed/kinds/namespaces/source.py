@@ -23,6 +23,7 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.kinds.namespaces.evaluators.namespaced import Terms
+from seed.kinds.namespaces.evaluators.registry import evaluator_of
 from seed.kinds.namespaces.promise_totals import PromiseTotals
 from seed.kinds.namespaces.totals import ObjectTotals
 from seed.model.consumer import Consumer
@@ -158,9 +159,11 @@ class NamespacedSource:
             raise Unavailable(0, "Unavailable", f"cluster {self.cluster} is not connected")
         kind, namespace, name = parse_object(namespaced_name)
         latest = self._next or self._counted
-        if latest is not None and latest.objects is objects and kind not in latest.kinds:
+        known = latest.evaluators.get if latest is not None and latest.objects is objects else evaluator_of
+        evaluator = known(kind)
+        if evaluator is None:
             return None  # the quota limits nothing of it any more: it would never be seen
-        return await objects.generation(self._quota, kind, namespace, name, uid)
+        return await objects.generation(self._quota, evaluator, namespace, name, uid)
 
     def want(self, quota: Quota, terms: Terms, objects: ClusterObjects | None) -> None:
         """Counts by these from now on, as soon as all that they need is listed. `objects`: of the connection."""
@@ -168,7 +171,7 @@ class NamespacedSource:
         latest = self._next or self._counted
         if objects is None:
             self._end_next()
-        elif latest is None or latest.objects is not objects or not _is_same(latest, quota, terms):
+        elif latest is None or latest.objects is not objects or not latest.counts(quota, terms):
             self._end_next()
             self._next = QuotaNamespaces(objects, quota, terms, self._changed)
             objects.add(self._next)
@@ -394,7 +397,3 @@ class NamespacedSources(Mapping[str, UsageSource]):
         limited = self._limited.get(name)
         if limited is not None and account is not None and not account.granted.keys() <= limited:
             self._wake.set()
-
-
-def _is_same(counting: QuotaNamespaces, quota: Quota, terms: Terms) -> bool:
-    return counting.terms == terms and counting.quota.selector == quota.selector

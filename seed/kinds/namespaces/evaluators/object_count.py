@@ -24,5 +24,11 @@ class ObjectCountEvaluator(Counting[Object]):
             counted.append(ALIASES[resource])
         self._usage = dict.fromkeys(counted, UNIT)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectCountEvaluator) and self.resource == other.resource
+
+    def __hash__(self) -> int:
+        return hash(self.resource)
+
     def usage(self, subject: Object, now: float) -> dict[str, int]:
         return dict(self._usage)

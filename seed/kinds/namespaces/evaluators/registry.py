@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from common.quota.object_names import NEVER_COUNTED, GroupResource
 from seed.kinds.namespaces.evaluators import persistent_volume_claims, pods, resource_claims, resource_quotas, services
-from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator
+from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms
 from seed.kinds.namespaces.evaluators.object_count import ObjectCountEvaluator
 
 _SPECIAL: Final[dict[GroupResource, NamespacedEvaluator[Any]]] = {
@@ -28,3 +28,9 @@ def evaluator_of(resource: GroupResource) -> NamespacedEvaluator[Any] | None:
     if resource in NEVER_COUNTED:
         return None
     return _SPECIAL.get(resource) or ObjectCountEvaluator(resource)
+
+
+def evaluators_of(terms: Terms) -> dict[GroupResource, NamespacedEvaluator[Any]]:
+    """Of all that a quota counts by these terms."""
+    found = {kind: evaluator_of(kind) for kind in terms.kinds}
+    return {kind: evaluator for kind, evaluator in found.items() if evaluator is not None}

@@ -20,6 +20,8 @@ from common.quota.object_names import GroupResource
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from seed.kinds.namespaces import cluster_objects, kind_informer
+from seed.kinds.namespaces.evaluators import pods
+from seed.kinds.namespaces.evaluators.object_count import ObjectCountEvaluator
 from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
 from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
@@ -115,7 +117,7 @@ class Followed:
         monkeypatch.delitem(fakes.PLURALS, "widgets")
 
     def widgets(self) -> kind_informer.KindInformer:
-        return self.sources._objects[CLUSTER].informers[GroupResource("widgets", "example.com")]
+        return self.sources._objects[CLUSTER].informers[ObjectCountEvaluator(GroupResource("widgets", "example.com"))]
 
     def serve_widgets(self, *versions: str) -> None:
         self.api.discovery["/apis/example.com"] = {
@@ -609,7 +611,7 @@ async def test_pods_with_grace_periods_of_years_leave_nothing_when_they_are_gone
         found.world.quota("all", selector={"matchLabels": ANN})
         await eventually(lambda: found.used() == {"pods": 1})
         objects = found.sources._objects[CLUSTER]
-        informer = objects.informers[GroupResource("pods")]
+        informer = objects.informers[pods.EVALUATOR]
         deleted = {"deletionTimestamp": "2300-01-01T00:00:00Z", "deletionGracePeriodSeconds": 10**9}
         for number in range(20):
             await found.api.put("pods", "web", f"p{number}", metadata=deleted)

@@ -247,3 +247,13 @@ def test_every_name_that_an_object_uses_is_one_that_counts_its_kind() -> None:
     for resource, spec in samples.items():
         for name in usage(resource, spec):
             assert resource in object_names.counted(name), name
+
+
+def test_two_quotas_of_one_kind_share_what_is_watched_for_it() -> None:
+    """Watch caches are found by their evaluators, also after the registry has forgotten the first one."""
+    terms = Terms(limited=frozenset({"count/widgets.example.com", "pods", "count/events"}))
+    first = registry.evaluators_of(terms)
+    registry.evaluator_of.cache_clear()
+    second = registry.evaluators_of(terms)
+    assert first.keys() == {GroupResource("widgets", "example.com"), PODS}, "nothing counts events"
+    assert {*first.values()} == {*second.values()} and len({*first.values()}) == 2
