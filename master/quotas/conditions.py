@@ -109,6 +109,10 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
     unchecked = [(source, seed.name) for seed in seeds for source in seed.unenforced]
     if unchecked:
         return condition(kind, False, "WebhookNotServing", _unchecked_text(unchecked, of_namespaces))
+    stale = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
+    if uncounted := [each for each in stale if each[1].not_listed and each[1].never_counted]:
+        reason, message = stale_sources.reason_and_message(uncounted)
+        return condition(kind, False, reason, f"{message}; what is there already is not part of the use")
     return condition(kind, True, "AllSeeds", f"not on {listed(absent)}: never connected" if absent else "")
 
 

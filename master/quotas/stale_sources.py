@@ -18,7 +18,7 @@ def reason_and_message(sources: Sequence[tuple[str, StaleSource]]) -> tuple[str,
 def _text(seed: str, source: StaleSource) -> str:
     where = f"{source.source} on {seed}"
     if source.not_listed:
-        kept = "nothing of it is counted yet" if source.never_counted else "the last count of that is kept"
+        kept = "nothing of that is counted yet" if source.never_counted else "the last count of that is kept"
         return f"{where}: {source.not_listed}; {kept}"
     if source.never_counted:
         return f"{where} cannot be reached, and nothing of it is counted yet"

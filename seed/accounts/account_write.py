@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from common.quota.account import Account, StaleEpochError
 from seed.accounts.registry import AccountHandle
+from seed.accounts.source_count import UncountableError
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
 from seed.model.quota import Quota
@@ -22,8 +23,8 @@ async def write(handle: AccountHandle, quota: Quota, change: Callable[[Account],
     """False if it must be tried again."""
     try:
         await handle.writer.change(change)
-    except (StaleEpochError, NeverOpenError):
-        return False  # the accounts controller claims it first, or opens it
+    except (StaleEpochError, NeverOpenError, UncountableError):
+        return False  # the accounts controller claims it first, or opens it; or lists are missing
     except NoAccountError:
         return True
     except (StoreUnavailableError, MalformedLedgerError) as error:

@@ -24,15 +24,16 @@ from common.kube.client.errors import NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.leader_election import Term
 from common.quota import account as accounts
-from common.quota import fencing, resources, surge_loans
+from common.quota import fencing, resources
 from common.quota.account import Account, AccountKey
-from seed.accounts import plan
+from seed.accounts import plan, source_count
 from seed.accounts.account_sources import AccountSources
 from seed.accounts.list_demands import ListDemands
 from seed.accounts.open_limiter import OpenLimiter
 from seed.accounts.plan import Progress, SourceFacts
-from seed.accounts.publisher import Publisher, kept_use
+from seed.accounts.publisher import Publisher
 from seed.accounts.registry import AccountHandle, AccountRegistry
+from seed.accounts.source_count import UncountableError
 from seed.accounts.waits import Waits
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
@@ -149,18 +150,34 @@ class Accounts:
 
         Of a source that has none, one is demanded: it was not there when that was written, or not this quota's.
         """
-        progress = self._progress.get(quota.key.uid)
-        if not source.counted or progress is None or progress.claimed != self.term:
+        if not source.counted or not self._has_claimed(quota):
             return False
         if source.listed_from > self._demands.lists_from(quota.key.uid):
             return True
         self._demands.demand(quota, source)
         return False
 
+    def may_count_partly(self, quota: Quota, source: UsageSource) -> bool:
+        """... of the kinds that have such a list, where another cannot be listed."""
+        handle = self._registry.get(quota)
+        account = handle.writer.account if handle is not None else None
+        if account is None or source.problem is None or not self._has_claimed(quota):
+            return False
+        if not source_count.doubtful(account, source, self._demands.lists_from(quota.key.uid)):
+            return False
+        self._demands.demand(quota, source)
+        return True
+
+    def _has_claimed(self, quota: Quota) -> bool:
+        progress = self._progress.get(quota.key.uid)
+        return progress is not None and progress.claimed == self.term
+
     def counted(self, account: Account, source: UsageSource, quota: Quota) -> Account:
-        """The account with what the source's watch cache holds at this very moment, as far as it matters there."""
-        totals = source.totals
-        reservations = accounts.of_source(account, source.key)
+        """The account with what the source's watch cache holds now. Raises UncountableError."""
+        totals, reservations = source.totals, accounts.of_source(account, source.key)
+        doubtful = source_count.doubtful(account, source, self._demands.lists_from(quota.key.uid))
+        if doubtful is None:
+            raise UncountableError
         if totals.unadmitted is not None:
             totals.unadmitted.admitted(reservations)
         known = self._unsized.get((quota.key.uid, source.key))
@@ -168,28 +185,13 @@ class Accounts:
             rest = unsized.first(account.used.get(source.key, {}), reservations, totals)
         else:
             rest = unsized.then(known, reservations, totals)
-        # A backup that is restored there brings back what was deleted, with the generations that it had: what was known
-        # before says nothing of an update since. That an object was created stays true.
-        sure = reservations if source.live else {uid: kept for uid, kept in reservations.items() if not kept.generation}
+        sure = source_count.covered(reservations, doubtful, live=source.live)
         seen, gone = totals.seen(sure), totals.gone(sure)
         counted = {uid for uid, kept in reservations.items() if uid in gone or seen.get(uid, -1) >= kept.generation}
-        lent = {uid: kept for uid, kept in reservations.items() if kept.replaces}
-        found = unsized.used(rest, reservations, totals, counted)
-        used = kept_use(self._account_sources.counted(source.key, found), account, quota)
-        sizes = totals.sizes(uid for uid in lent if uid in seen)
-        if lent:
-            account = accounts.receive(account, quota.grant)  # it may have been asked for, to end a loan
-        after = surge_loans.count(
-            account,
-            self.term,
-            source.key.text,
-            used,
-            seen=seen,
-            gone=gone,
-            sizes={uid: resources.only(size, used) for uid, size in sizes.items()},
-            present=totals.sizes(loan.replaces for loan in lent.values()),
-        )
-        self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: it says what the totals lack
+        found = self._account_sources.counted(source.key, unsized.used(rest, reservations, totals, counted))
+        after = source_count.count(account, self.term, source, quota, found, seen=seen, gone=gone, doubtful=doubtful)
+        if not doubtful:
+            self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: what the totals lack
         return after
 
     def _quota_changed(self, name: str) -> None:
@@ -220,6 +222,8 @@ class Accounts:
             publish_again = None
             if account is not None:
                 publish_again = await self._publisher.publish(quota, account, self._account_sources.of(quota))
+        except UncountableError:
+            return plan.WAIT_FOR_SOURCES
         except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
             log.info("account not reconciled", extra={"quota": name, "error": str(error)})
             if quota is not None:

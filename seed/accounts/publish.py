@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from common.api import conditions
 from common.api.types import AccountWait, NamespaceLack, NamespaceUse, StaleSource
 from common.quota import resources
 from common.quota.account import Account
@@ -80,12 +81,21 @@ def stale_source(
         problem, since = Problem(NOT_LISTED, UNCOUNTED), uncounted_since
     if since is None:
         return None
+    in_part = problem.reason in KEPT_IN_PART
+    unknown = _uncounted(source, account) if in_part else []
+    message = f"{conditions.some(unknown)}: {problem.message}" if unknown else problem.message
     return StaleSource(
         source=source.key.shown,
         seconds=int(now - since) // STALE_STEP * STALE_STEP,
-        never_counted=not source.counted and source.key not in account.used,
-        not_listed=problem.message[:MAX_TEXT] if problem.reason in KEPT_IN_PART else "",
+        never_counted=bool(unknown) or (not source.counted and source.key not in account.used),
+        not_listed=message[:MAX_TEXT] if in_part else "",
     )
+
+
+def _uncounted(source: UsageSource, account: Account) -> list[str]:
+    """The resources of which nothing is known there. An account does not tell a count of zero from none."""
+    doubtful = source.in_namespaces.doubtful(0) if source.in_namespaces is not None else None
+    return sorted((doubtful or frozenset()) - account.used.get(source.key, {}).keys())
 
 
 def publish_in(

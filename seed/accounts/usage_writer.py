@@ -139,17 +139,20 @@ class Counting:
         opened: set[tuple[str, str]] | None = set()
         for quota in self._registry.quotas_of(source.consumer):
             handle = self._registry.get(quota)
-            if handle is None or not source.counted:
+            partly = not self._accounts.may_count(quota, source) and self._accounts.may_count_partly(quota, source)
+            if handle is None or not (source.counted or partly):
                 opened = None
                 # Nothing is dropped until it was counted: watch caches of several kinds can lose and regain a list.
                 pause = RETRY_DELAY if source.problem is None else CHECK_INTERVAL
                 self._due.setdefault(key, time.monotonic() + pause)
                 continue
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
-            done = await self._written(handle, quota, source)
+            done = await self._written(handle, quota, source, partly=partly)
             if done is None:
                 opened = None
                 continue
+            if partly:
+                self._due.setdefault(key, time.monotonic() + CHECK_INTERVAL)
             if not done or self._withheld(handle, source):
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
             account = handle.writer.account
@@ -160,12 +163,15 @@ class Counting:
         if opened is not None and totals is source.totals:
             self._judge(key, totals, waiting, frozenset(opened))
 
-    async def _written(self, handle: AccountHandle, quota: Quota, source: UsageSource) -> bool | None:
+    async def _written(
+        self, handle: AccountHandle, quota: Quota, source: UsageSource, *, partly: bool = False
+    ) -> bool | None:
         """Whether it was counted there; None if that fails in a way that nobody expected. Then what is counted there is
         old, and the quota says so."""
         failed = self._accounts.uncounted
         with contained("counting", f"{source.key} for {quota.name}") as attempt:
-            done = self._accounts.may_count(quota, source) and await write(handle, quota, self._counted(source, quota))
+            may_count = partly or self._accounts.may_count(quota, source)
+            done = may_count and await write(handle, quota, self._counted(source, quota))
         if attempt.failed:
             failed.setdefault((quota.key.uid, source.key), time.monotonic())
             self._due.setdefault(source.key, time.monotonic() + FAILED_DELAY)

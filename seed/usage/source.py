@@ -98,6 +98,10 @@ class InNamespaces(Protocol):
     def unlisted(self, since: int) -> list[str]:
         """Which kinds lack a complete list that began after that moment."""
 
+    def doubtful(self, since: float) -> frozenset[str] | None:
+        """The names of resources that the totals do not tell by lists that began after that moment. None: they tell of
+        no resource."""
+
     @property
     def lacking(self) -> Mapping[str, list[str]]:
         """By namespace, what of the quota's promises no core ResourceQuota has."""

@@ -19,6 +19,9 @@ def main() -> int:
     parser.add_argument(
         "--promises", action="store_true", help="... with quotas of what core ResourceQuotas promise in namespaces"
     )
+    parser.add_argument(
+        "--kinds", action="store_true", help="... with two kinds of objects, of which one is not listed"
+    )
     parser.add_argument("--allocations", action="store_true", help="... with Allocations beside Machines")
     parser.add_argument("--jobs", type=int, default=0, help="processes (default: one for each core)")
     parser.add_argument("--seed", type=int, default=None, help="run this one alone, and let its error through")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from common.quota.resources import ResourceList
+from seed.accounts import source_count
 from seed.accounts.controller import Accounts
 from seed.admission.admitter import Admission
 from seed.admission.quota_claim import QuotaClaim
@@ -27,6 +28,7 @@ from tests.sim import namespace_scenes
 from tests.sim.mutant import Mutant
 
 FOCUS = ("namespaces",)
+KINDS = ("kinds",)
 BUDGET = 200
 
 
@@ -144,6 +146,11 @@ async def of_whom_nobody_waits_for(same: SameWrites, key: Any, asked: object, de
     return await _same_answer(same, key, asked, decide)
 
 
+def covered_in_part(reservations: Any, _doubtful: object, *, live: bool) -> Any:
+    return _covered(reservations, frozenset(), live=live)
+
+
+_covered = source_count.covered
 _same_answer = SameWrites.decide
 _put = ObjectTotals.put
 _decide = Admission.decide
@@ -167,6 +174,20 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a namespace's source is counted by any list", ((Accounts, "may_count", whatever_was_listed),), FOCUS, BUDGET
+    ),
+    Mutant(
+        "a kind that cannot be listed has nothing",
+        ((source_count, "kept", lambda _before, found, _doubtful: found),),
+        KINDS,
+        BUDGET,
+        namespace_scenes.a_kind_that_cannot_be_listed,
+    ),
+    Mutant(
+        "a reservation goes although a part of it is in no count",
+        ((source_count, "covered", covered_in_part),),
+        KINDS,
+        BUDGET,
+        namespace_scenes.a_kind_that_cannot_be_listed,
     ),
     Mutant("labels are never read", ((NamespacedAdmission, "_quotas_of", whatever_the_cache_has),), FOCUS, BUDGET),
     Mutant(

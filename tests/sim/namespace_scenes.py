@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from common.quota.object_names import RESOURCE_CLAIMS
+from tests.sim.kinds_world import KindsWorld
 from tests.sim.namespace_side import NamespaceReplica
 from tests.sim.namespace_world import NamespaceWorld
 from tests.sim.namespaces import NamespacedCluster
@@ -24,6 +26,26 @@ def _create(play: Play, site: Site, cluster: NamespacedCluster) -> None:
         play.world.create(site, cluster, play.rng.choice(SIZES))
     play.go(0.5)
     play.write(site)
+
+
+def a_kind_that_cannot_be_listed(play: Play) -> None:
+    """... when the leader is another one, and pods come and go."""
+    world = play.world
+    assert isinstance(world, KindsWorld), "others have one"
+    for site in play.sites(1):
+        clusters = _clusters(world, site)
+        for cluster in clusters:
+            cluster.unlistable = {RESOURCE_CLAIMS}
+            for name in list(cluster.labels.present):
+                world.relabel(cluster, name, ("a", "b"))
+        play.go(1.0)
+        for replica in [replica for replica in site.replicas if replica.leader is not None]:
+            world.crash_replica(site, replica)
+        play.go(30.0)
+        for _ in range(6):
+            for cluster in clusters:
+                _create(play, site, cluster)
+            play.go(2.0)
 
 
 def labels_that_admission_does_not_hear(play: Play) -> None:

@@ -15,12 +15,13 @@ from common.quota.resources import ResourceList
 from seed.admission.refusal import Refusal
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import NamespaceCache, Selection, _Watched
+from seed.kinds.namespaces.cluster_objects import QuotaNamespaces
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Write, used
 from seed.kinds.namespaces.evaluators.resource_quotas import largest, promised
 from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
 from seed.model.quota import Quota
 from seed.usage.source import UsageSource as AnySource
-from tests.sim import seed_side
+from tests.sim import namespaces, seed_side
 from tests.sim.namespaces import PODS_EVALUATOR, ClusterClient, LabelWatch, NamespacedCluster, Watch
 from tests.sim.seed_side import Leader, Replica, UsageSource
 
@@ -96,7 +97,12 @@ class NamespaceLeader(Leader):
         return cast("Mapping[str, UsageSource]", self.namespaces)
 
     def listed(self) -> dict[str, int]:
-        return {key: _listed_at(source) for key, source in self.counted().items()}
+        """Also by source and resource."""
+        found: dict[str, int] = {}
+        for key, source in self.namespaces._sources.items():
+            if source._counted is not None:
+                found |= _listed_at(key, source._counted)
+        return found
 
     def counted(self) -> dict[str, NamespacedSource]:
         return {key: source for key, source in self.namespaces._sources.items() if source.counted}
@@ -124,11 +130,14 @@ class NamespaceLeader(Leader):
         self.accounts.look_again(source.consumer)
 
 
-def _listed_at(source: NamespacedSource) -> int:
-    counted = source._counted
-    assert counted is not None, "only what is counted"
-    watches = cast("Sequence[Watch]", [counted.objects.namespaces, *counted.informers])
-    return min(watch.listed_at for watch in watches)
+def _listed_at(key: str, counting: QuotaNamespaces) -> dict[str, int]:
+    """A kind that cannot be listed keeps others from nothing."""
+    found = {key: cast("Watch", counting.objects.namespaces).listed_at}
+    for name in counting.terms.limited:
+        kinds = counting.kinds if counting.terms.promises else frozenset(namespaces.counted(name))
+        watches = cast("Sequence[Watch]", [each for each in counting.informers if each.resource in kinds])
+        found[f"{key} {name}"] = min((watch.listed_at for watch in watches), default=0)
+    return found
 
 
 def summed_anew(source: NamespacedSource) -> ResourceList:

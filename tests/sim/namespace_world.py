@@ -259,8 +259,16 @@ class NamespaceWorld(World):
 
         deadline = replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT
         return replica.ask_in_namespace(
-            source.key, self.evaluator, write, deadline, heard, lambda: reads.append(self._beside(wish.thing))
+            source.key,
+            self._evaluator_of(source, name),
+            write,
+            deadline,
+            heard,
+            lambda: reads.append(self._beside(wish.thing)),
         )
+
+    def _evaluator_of(self, source: NamespacedCluster, name: str) -> NamespacedEvaluator[Any]:
+        return self.evaluator
 
     def _beside(self, thing: Thing) -> Beside:
         """What else is in its namespace now."""

@@ -15,7 +15,8 @@ from common.kube.client.meta import Object, ObjectMeta, object_key
 from common.kube.client.resource import Listing
 from common.kube.controller.reflector import moment
 from common.kube.controller.store import Change, Store
-from common.quota.object_names import PODS, RESOURCE_QUOTAS, GroupResource
+from common.quota import object_names
+from common.quota.object_names import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, GroupResource
 from common.quota.resources import ResourceList
 from common.runtime.waiting import within
 from seed.kinds.namespaces.cache import NAMESPACES, LabelledMeta, Namespace
@@ -50,11 +51,31 @@ class PodEvaluator(Counting[Pod]):
         return dict(subject.resources)
 
 
+class ClaimEvaluator(PodEvaluator):
+    """Another kind, which uses memory beside the pods."""
+
+    resource = RESOURCE_CLAIMS
+
+
 PODS_EVALUATOR = PodEvaluator()
+CLAIMS_EVALUATOR = ClaimEvaluator()
+
+_counted = object_names.counted
+_has_claims = [False]
+
+
+def with_claims(found: bool) -> None:
+    """Whether the world has them."""
+    _has_claims[0] = found
+
+
+def counted(name: str) -> tuple[GroupResource, ...]:
+    return (PODS, RESOURCE_CLAIMS) if name == "memory" and _has_claims[0] else _counted(name)
 
 
 def evaluator_of(kind: GroupResource) -> NamespacedEvaluator[Any] | None:
-    return {PODS: PODS_EVALUATOR, RESOURCE_QUOTAS: resource_quotas.EVALUATOR}.get(kind)
+    found = {PODS: PODS_EVALUATOR, RESOURCE_CLAIMS: CLAIMS_EVALUATOR, RESOURCE_QUOTAS: resource_quotas.EVALUATOR}
+    return found.get(kind)
 
 
 def evaluators_of(terms: Terms) -> dict[GroupResource, NamespacedEvaluator[Any]]:
@@ -106,6 +127,9 @@ class NamespacedCluster(Source):
         super().__init__(key, seed, PARTICIPANT)
         self.labels = Kind()
         self.objects = Kind()
+        self.claims = Kind()
+        self.claimed: set[str] = set()  # names of objects that are claims
+        self.unlistable: set[GroupResource] = set()
         self._make = make
         self.participates = True
         self.inside: dict[str, str] = {}  # by name of a pod: its namespace
@@ -119,7 +143,10 @@ class NamespacedCluster(Source):
         name = of.metadata.key
         inside = self.inside[name]
         found = self._make(name, inside, new.resources, new.metadata.generation) if new is not None else None
-        self.objects.write(object_key(inside, name), found, self._clock.now)
+        (self.claims if name in self.claimed else self.objects).write(object_key(inside, name), found, self._clock.now)
+
+    def of_kind(self, kind: object) -> Kind:
+        return self.claims if kind == RESOURCE_CLAIMS else self.objects
 
     def label(self, name: str, labels: Collection[str] | None) -> None:
         """None deletes the namespace."""
@@ -159,14 +186,12 @@ class ClusterClient:
     async def find(self, _resource: object, name: str) -> Object | None:
         return await self._call(f"get namespace {name}", lambda: self.source.labels.present.get(name))
 
-    async def list(
-        self, _resource: object, inside: str, *, field_selector: str = "", limit: int = 0
-    ) -> Listing[Object]:
+    async def list(self, resource: object, inside: str, *, field_selector: str = "", limit: int = 0) -> Listing[Object]:
         """There is no second page: `limit` is more than what any namespace has here."""
         if not field_selector:
             return Listing(await self._call(f"list of {inside}", lambda: self._read(inside)), "1", [])
         key = object_key(inside, field_selector.removeprefix("metadata.name="))
-        found = await self._call(f"get {key}", lambda: self.source.objects.present.get(key))
+        found = await self._call(f"get {key}", lambda: self.source.of_kind(resource).present.get(key))
         return Listing([found] if found is not None else [], "1", [])
 
     def _read(self, inside: str) -> Sequence[Object]:
@@ -360,8 +385,37 @@ class ObjectWatch(Watch):
         on_change: Callable[[Change[Any]], None],
         on_state: Callable[[], None],
     ) -> None:
-        super().__init__(cluster, cluster.source.objects, on_change, on_state)
+        super().__init__(cluster, cluster.source.of_kind(evaluator.resource), on_change, on_state)
         self.resource = self.served = evaluator.resource
+        self._was_refused = False
+
+    @property
+    def is_refused(self) -> bool:
+        """It cannot be listed, and has tried."""
+        return self._was_refused and self.resource in self.source.unlistable
+
+    @property
+    def end(self) -> int:
+        return self.at if self.is_refused else super().end
+
+    @property
+    def wants_list(self) -> bool:
+        return super().wants_list and not self.is_refused
+
+    @property
+    def problem(self) -> str | None:
+        return None if self.is_refused else self.error
+
+    def look(self, upto: int) -> None:
+        if not self.is_refused:
+            super().look(upto)
+
+    def _list_anew(self) -> None:
+        self._was_refused = self.resource in self.source.unlistable
+        if self._was_refused:
+            self._is("cannot be listed")
+        else:
+            super()._list_anew()
 
     @property
     def synced(self) -> bool:

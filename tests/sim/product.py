@@ -10,6 +10,7 @@ from itertools import count
 from types import SimpleNamespace
 
 import common.kube.controller.leader_election
+import common.quota.object_names
 import common.quota.quantity
 import common.quota.reservations
 import common.quota.resources
@@ -40,7 +41,7 @@ from common.quota.escrow import MasterLedger
 from seed.accounts.capacity import CapacityRequester
 from seed.accounts.open_limiter import OpenLimiter
 from tests.sim.allocations import AllocationWatch
-from tests.sim.namespaces import LabelWatch, ObjectWatch, evaluator_of, evaluators_of
+from tests.sim.namespaces import LabelWatch, ObjectWatch, counted, evaluator_of, evaluators_of
 
 
 def _now() -> float:
@@ -76,6 +77,7 @@ _REPLACED = (
     (common.kube.controller.leader_election, "timestamp", lambda _after: str(next(_writes))),
     (common.quota.quantity, "parse", cache(common.quota.quantity.parse)),  # the same few amounts again and again
     (asyncio.tasks._all_tasks, "add", bool),  # nobody asks which there are
+    (common.quota.object_names, "counted", counted),
     (common.quota.reservations, "MAX_RESERVATIONS", ROOM),
     (common.quota.shares, "FEW", FEW),
     (seed.ledger.batcher, "MAX_WAITING", ROOM),

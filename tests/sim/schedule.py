@@ -14,9 +14,10 @@ from common.quota.account import Account, Reservation
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from seed.ledger.store import Stored
-from tests.sim import faults, product
+from tests.sim import faults, namespaces, product
 from tests.sim.allocation_world import AllocationWorld
 from tests.sim.checks import Wish
+from tests.sim.kinds_world import KindsWorld
 from tests.sim.master_side import MasterReplica
 from tests.sim.namespace_world import NamespaceWorld
 from tests.sim.promise_world import PromiseWorld
@@ -34,6 +35,7 @@ MOST_FILLED = 14  # requests at once
 
 Step = Callable[[], None]
 WORLDS: Mapping[str, type[World]] = {  # by focus
+    "kinds": KindsWorld,
     "namespaces": NamespaceWorld,
     "promises": PromiseWorld,
     "allocations": AllocationWorld,
@@ -44,6 +46,7 @@ def run(number: int, *, focus: Collection[str] = (), scene: Scene | None = None,
     """One schedule. Raises Violation. `scene`: it is played once, after a few steps."""
     with product.on_simulated_time():
         make = next((made for name, made in WORLDS.items() if name in focus), World)
+        namespaces.with_claims(make is KindsWorld)
         world = make(number, focus=focus, trace=trace)
         product.tokens(world.token)
         try:
@@ -121,7 +124,8 @@ class Chaos:
             (0.8 * swarm["clusters"], self.clusters),
             (0.8 * swarm["projects"], self.projects),
             (0.5 * swarm["copies"], self.copies),
-            (1.5 * (swarm["namespaces"] + swarm["promises"]), self.namespaces),
+            (1.5 * (swarm["namespaces"] + swarm["promises"]) + 0.3 * swarm["kinds"], self.namespaces),
+            (0.8 * swarm["kinds"], self.kinds),
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
@@ -614,6 +618,12 @@ class Chaos:
         assert isinstance(self.world, NamespaceWorld), "others have none"
         if (found := self.source()) is not None and found[1].up:
             self.world.move(*found)
+
+    def kinds(self) -> None:
+        """One cannot be listed any more, or again."""
+        assert isinstance(self.world, KindsWorld), "others have one"
+        if (found := self.source()) is not None:
+            self.world.break_a_kind(found[1])
 
     def projects(self) -> None:
         """One is deleted for a while, or its copy on a seed is by somebody who should not, or it joins its

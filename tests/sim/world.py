@@ -334,8 +334,11 @@ class World:
             return
         self.truth.counted(uid, after.epoch, term)
         for key, used in after.used.items():
-            if key in listed and used != before.used.get(key):
-                self.truth.listed(uid, key, listed[key], claimed[1])
+            had = before.used.get(key, {})
+            changed = [name for name in used.keys() | had.keys() if used.get(name) != had.get(name)]
+            for each in (key, *(f"{key} {name}" for name in changed)) if used != before.used.get(key) else ():
+                if each in listed:
+                    self.truth.listed(uid, each, listed[each], claimed[1])
 
     def _seen(self, followed: UsageSource, name: str) -> int | None:
         """The generation at which it stands in the sum."""

@@ -162,6 +162,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "A tenant who is cluster admin of a user cluster labels namespaces there": (
         f"{NAMESPACES}::test_a_namespace_is_in_every_quota_that_selects_it_in_a_cluster_that_takes_part",
     ),
+    "A cluster admin takes the right to list": (
+        f"{IN_INSTALLED_NAMESPACES}::test_what_cannot_be_listed_stops_its_own_quota_alone",
+        "property/test_partial_count.py::test_in_part_or_wholly_an_account_has_all_that_is_there",
+    ),
     "A CustomResourceDefinition is broken": (
         f"{IN_INSTALLED_NAMESPACES}::test_what_cannot_be_listed_stops_its_own_quota_alone",
         f"{OBJECTS}::test_what_fails_later_keeps_its_count_and_the_rest_goes_on",

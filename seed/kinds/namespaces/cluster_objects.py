@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
+from contextlib import suppress
 from typing import Any
 
 from common.kube.client.api_client import Cluster
@@ -25,7 +26,7 @@ from seed.kinds.namespaces.cache import NAMESPACES, Namespace
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms
 from seed.kinds.namespaces.evaluators.registry import evaluators_of
 from seed.kinds.namespaces.kind_informer import KindInformer, Unread, find_kind
-from seed.kinds.namespaces.promise_totals import totals_of
+from seed.kinds.namespaces.promise_totals import PromiseTotals, totals_of
 from seed.model.quota import Quota
 from seed.model.reserved_object import generation_of
 from seed.model.selected import OF_USER_CLUSTERS, Exempt
@@ -57,6 +58,7 @@ class QuotaNamespaces:
         self.selected: set[str] = set()  # namespaces
         self.untaken: dict[str, tuple[str, str]] = {}  # by uid: namespace and name of what could not be counted
         self.evaluators = evaluators_of(terms)
+        self.absent: set[GroupResource] = set()  # kinds `unseen` of which nothing was counted before either
         self.on_change = on_change
 
     @property
@@ -68,8 +70,15 @@ class QuotaNamespaces:
         return self.terms == terms and self.quota.selector == quota.selector
 
     @property
-    def kinds(self) -> Collection[GroupResource]:
+    def kinds(self) -> Set[GroupResource]:
         return self.evaluators.keys()
+
+    def lacking(self, limited: frozenset[str]) -> dict[str, list[str]]:
+        """By namespace, what of these promises no core ResourceQuota has."""
+        totals = self.totals
+        if not isinstance(totals, PromiseTotals):
+            return {}
+        return {name: lacking for name in self.selected if (lacking := totals.lacking(name, limited))}
 
     @property
     def informers(self) -> list[KindInformer]:
@@ -90,19 +99,49 @@ class QuotaNamespaces:
             return 0
         return min([namespaces.listed_from, *(informer.listed_from for informer in informers)])
 
+    @property
+    def is_part_listed(self) -> bool:
+        """The namespaces, and at least one of its kinds."""
+        return self.objects.namespaces.synced.is_set() and any(informer.synced for informer in self.informers)
+
     def unlisted(self, since: int) -> list[str]:
         """What it needs and lacks a complete list of that began after that moment."""
+        lacking = [str(kind) for kind in self._unlisted_kinds(since)]
+        return sorted(lacking if self._has_namespaces(since) else [*lacking, "namespaces"])
+
+    def doubtful(self, since: float) -> frozenset[str] | None:
+        """The names of resources that count a kind without a complete list that began after that moment. None: without
+        such a list of the namespaces nothing is known."""
+        return self.terms.counting(self._unlisted_kinds(since)) if self._has_namespaces(since) else None
+
+    def _has_namespaces(self, since: float) -> bool:
         namespaces = self.objects.namespaces
-        lacking = [] if namespaces.synced.is_set() and namespaces.listed_from > since else ["namespaces"]
-        for kind in self.kinds:
-            informer = self.informer(kind)
-            if informer is None or not informer.synced or informer.listed_from <= since:
-                lacking.append(str(kind))
-        return sorted(lacking)
+        return namespaces.synced.is_set() and namespaces.listed_from > since
+
+    def _unlisted_kinds(self, since: float) -> frozenset[GroupResource]:
+        listed = {each.resource for each in self.informers if each.synced and each.listed_from > since}
+        return frozenset(self.kinds - listed)
 
     @property
     def live(self) -> bool:
-        return self.objects.namespaces.live and all(informer.live for informer in self.informers)
+        """Of what was listed."""
+        return self.objects.namespaces.live and all(informer.live for informer in self.informers if informer.synced)
+
+    @property
+    def present(self) -> list[str]:
+        """The namespaces that it counts, without those that are being deleted."""
+        found = ((name, self.objects.namespaces.store.get(name)) for name in self.selected)
+        return [name for name, there in found if there is not None and there.metadata.deletion_timestamp is None]
+
+    async def next_list(self, since: int) -> None:
+        """Until something is listed that lacks a list that began after that moment; for a second at most."""
+        namespaces = self.objects.namespaces
+        missing = next((found for found in self.informers if found.listed_from <= since), None)
+        if missing is not None:
+            await missing.next_list(1)
+        elif namespaces.listed_from <= since:
+            with suppress(TimeoutError):
+                await namespaces.wait_listed(namespaces.lists_completed + 1, 1)
 
     @property
     def unseen(self) -> frozenset[GroupResource]:
@@ -178,8 +217,19 @@ class ClusterObjects:
             self._forget(counting, name)
         self._follow()
 
-    def problems(self, kinds: Collection[GroupResource] | None = None) -> dict[str, Problem]:
-        """By resource: what cannot be listed. `kinds`: only of these."""
+    def problem(self, counting: QuotaNamespaces | None) -> Problem | None:
+        """Why it cannot be counted wholly."""
+        problems = self._problems(counting.kinds if counting is not None else ())
+        if not problems and counting is not None and counting.untaken:
+            first = next(name for _, name in counting.untaken.values())
+            return Problem(NOT_LISTED, f"{len(counting.untaken)} objects cannot be counted, such as {first}")
+        if not problems:
+            return None
+        found = next((each for each in problems.values() if each.reason != NOT_LISTED), None)
+        return found or Problem(NOT_LISTED, "; ".join(problems[name].message for name in sorted(problems)))
+
+    def _problems(self, kinds: Collection[GroupResource]) -> dict[str, Problem]:
+        """By resource: what of these cannot be listed."""
         found = {}
         error, untaken = self.namespaces.error, self.namespaces.untaken
         status = self.namespaces.error_status if error is not None else 200
@@ -187,7 +237,7 @@ class ClusterObjects:
             found["namespaces"] = problem
         for informer in self.informers.values():
             kind = informer.resource
-            if kinds is None or kind in kinds:
+            if kind in kinds:
                 problem = _problem(str(kind), informer.error, informer.error_status)
                 if problem is not None:
                     found[str(kind)] = problem

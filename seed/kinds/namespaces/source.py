@@ -1,7 +1,7 @@
 """What the seed's leader counts in namespaces: a source for each quota of kind namespaces in each cluster it covers.
 
-A source's sum stays while its cluster cannot be reached, and while something that its quota limits was never listed: it
-is replaced only by a sum of complete lists of the namespaces and of every kind that the quota limits.
+A source's sum stays while its cluster cannot be reached. It is replaced by a sum of complete lists. Where some kind
+cannot be listed, it is replaced in part: what an account has of that kind stays (`doubtful`).
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
 from common.kube.controller.reflector import moment
-from common.quota import object_names, resources
+from common.quota import resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from common.runtime.unexpected import contained, kept_task
@@ -24,7 +23,6 @@ from seed.cache.quotas import QuotaCache
 from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
-from seed.kinds.namespaces.promise_totals import PromiseTotals
 from seed.kinds.namespaces.totals import ObjectTotals
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
@@ -48,7 +46,8 @@ class Since(ListBarrier, frozen=True, kw_only=True):
 class NamespacedSource:
     """What one quota's namespaces have in one cluster.
 
-    `_counted` stands behind the sum; `_next`, while there is one, takes its place when all that it needs is listed.
+    `_counted` stands behind the sum; `_next`, while there is one, takes its place when all that it needs is listed, or
+    when something of that cannot be (`_partial`).
     """
 
     def __init__(
@@ -75,6 +74,7 @@ class NamespacedSource:
         self._objects: ClusterObjects | None = None  # of the connection that there is
         self._counted: QuotaNamespaces | None = None
         self._next: QuotaNamespaces | None = None
+        self._partial = False  # `_counted` was never listed wholly
         self._nothing = ObjectTotals(Terms(limited=frozenset()))
 
     @property
@@ -88,16 +88,11 @@ class NamespacedSource:
     @property
     def lacking(self) -> dict[str, list[str]]:
         """By namespace, what of the quota's promises no core ResourceQuota has."""
-        counted = self._counted
-        if counted is None or not isinstance(counted.totals, PromiseTotals):
-            return {}
-        limited = frozenset(self._quota.limits)
-        found = {name: counted.totals.lacking(name, limited) for name in counted.selected}
-        return {name: lacking for name, lacking in found.items() if lacking}
+        return self._counted.lacking(frozenset(self._quota.limits)) if self._counted is not None else {}
 
     @property
     def counted(self) -> bool:
-        return self._counted is not None
+        return self._counted is not None and not self._partial
 
     @property
     def current(self) -> bool:
@@ -109,17 +104,25 @@ class NamespacedSource:
 
     @property
     def listed_from(self) -> int:
-        return self._counted.listed_from if self._counted is not None else 0
+        return self._counted.listed_from if self._counted and not self._partial and not self._untold else 0
+
+    @property
+    def _untold(self) -> frozenset[str]:
+        """What the quota limits by now, and the sum does not tell yet."""
+        counted, latest = self._counted, self._next
+        return latest.terms.limited - counted.terms.limited if counted and latest else frozenset()
+
+    def doubtful(self, since: float) -> frozenset[str] | None:
+        counted = self._counted
+        names = counted.doubtful(since) if counted is not None else None
+        kept = self._kept(counted) if counted is not None and self._partial else {}
+        return names.union(kept, self._untold) if names is not None and kept is not None else None
 
     @property
     def namespaces(self) -> list[str] | None:
         """Those that it counts, without those that are being deleted; None while that is not known."""
-        counted = self._counted
-        if counted is None or counted.objects is not self._objects:
-            return None
-        known = counted.objects.namespaces.store
-        found = ((name, known.get(name)) for name in counted.selected)
-        return [name for name, there in found if there is not None and there.metadata.deletion_timestamp is None]
+        counted = self._counted if not self._partial else None
+        return counted.present if counted is not None and counted.objects is self._objects else None
 
     def unlisted(self, since: int) -> list[str]:
         latest = self._next or self._counted
@@ -144,13 +147,7 @@ class NamespacedSource:
                 await asyncio.sleep(0.2)
                 continue
             await asyncio.sleep(0.02)
-            namespaces = counted.objects.namespaces
-            missing = next((found for found in counted.informers if found.listed_from <= token.moment), None)
-            if missing is not None:
-                await missing.next_list(1)
-            elif namespaces.listed_from <= token.moment:
-                with suppress(TimeoutError):
-                    await namespaces.wait_listed(namespaces.lists_completed + 1, 1)
+            await counted.next_list(token.moment)
 
     async def generation(self, namespaced_name: str, uid: str) -> Generation:
         """The object's resourceVersion as a number: see seed/model/reserved_object.py."""
@@ -179,13 +176,11 @@ class NamespacedSource:
 
     def look(self) -> None:
         """What is listed may have changed, and what cannot be."""
-        if self._next is not None and self._next.listed_from and self._in_doubt(self._next) == "":
-            before, self._counted, self._next = self._counted, self._next, None
-            if before is not None:
-                before.objects.discard(before)
-            self._on_change(self, True)
-            self._on_state(self)
+        if (pending := self._pending) is not None and self._is_complete(pending):
+            self._take_over(pending, partial=False)
         problem = self._found_problem()
+        if problem is not None and self._next is not None and self._may_stand(self._next):
+            self._take_over(self._next, partial=True)
         self.lost_at = None if problem is None else self.lost_at or time.monotonic()
         if problem != self.problem:
             self.problem = problem
@@ -207,33 +202,42 @@ class NamespacedSource:
             self._next.objects.discard(self._next)
             self._next = None
 
-    def _in_doubt(self, counting: QuotaNamespaces) -> str | None:
-        """What the account has of kinds that nobody has seen served since: that they are not served, and not defined,
-        does not prove that it is gone. Empty: nothing. None: the account is not known yet."""
-        unseen = counting.unseen
+    def _take_over(self, counting: QuotaNamespaces, *, partial: bool) -> None:
+        before, self._counted, self._partial = self._counted, counting, partial
+        if counting is self._next:
+            self._next = None
+            if before is not None:
+                before.objects.discard(before)
+        self._on_change(self, True)
+        self._on_state(self)
+
+    @property
+    def _pending(self) -> QuotaNamespaces | None:
+        return self._next or (self._counted if self._partial else None)
+
+    def _is_complete(self, counting: QuotaNamespaces) -> bool:
+        return bool(counting.listed_from) and self._kept(counting) == {}
+
+    def _may_stand(self, counting: QuotaNamespaces) -> bool:
+        """In part. What is listed once stays so: it tells no less than what it takes the place of."""
+        return counting.is_part_listed and self._kept(counting) is not None
+
+    def _kept(self, counting: QuotaNamespaces) -> ResourceList | None:
+        """What the account has of kinds that nobody has seen served since. None: the account is not known yet."""
+        unseen = counting.unseen - counting.absent
         had = self._had(self._quota, self.key) if unseen else {}
         if had is None:
             return None
-        kept = {
-            name: amount for name, amount in had.items() if amount and not unseen.isdisjoint(object_names.counted(name))
-        }
-        return _IN_DOUBT.format(resources.text(kept)) if kept else ""
+        kept = {name: had[name] for name in counting.terms.counting(unseen) if had.get(name)}
+        counting.absent.update(kind for kind in unseen if kept.keys().isdisjoint(counting.terms.counting({kind})))
+        return kept
 
     def _found_problem(self) -> Problem | None:
         if self._objects is None:
             return self._unreached(self.cluster)
-        latest = self._next or self._counted
-        problems = self._objects.problems(latest.kinds if latest is not None else ())
-        if not problems and latest is not None and latest.untaken:
-            first = next(name for _, name in latest.untaken.values())
-            return Problem(NOT_LISTED, f"{len(latest.untaken)} objects cannot be counted, such as {first}")
-        if not problems and self._next is not None:
-            text = self._in_doubt(self._next)
-            return Problem(NOT_LISTED, text) if text else None
-        if not problems:
-            return None
-        found = next((each for each in problems.values() if each.reason != NOT_LISTED), None)
-        return found or Problem(NOT_LISTED, "; ".join(problems[name].message for name in sorted(problems)))
+        problem, pending = self._objects.problem(self._next or self._counted), self._pending
+        kept = self._kept(pending) if problem is None and pending is not None else None
+        return Problem(NOT_LISTED, _IN_DOUBT.format(resources.text(kept))) if kept else problem
 
 
 class NamespacedSources(Mapping[str, UsageSource]):

@@ -221,16 +221,33 @@ async def test_what_cannot_be_listed_stops_its_own_quota_alone(site: Site, clust
     for name, resource in (("broken", "widgets.example.com"), ("secret", "secrets")):
         path = f"resourcequotas/{name}"
         await site.comes("master", path, "UsageCurrent", "False", "ResourceNotListed", "user-1", resource)
-        account = (await site.ledger("seed-1", name))["account"]
-        assert not account.get("used"), "nothing is counted of it, not even as zero"
+        why = "nothing of that is counted yet"
+        await site.comes("master", path, "Enforced", "False", "ResourceNotListed", resource, why, seconds=60)
+    assert not (await site.ledger("seed-1", "secret"))["account"].get("used"), "nothing is counted, not even as zero"
+    await clusters.counts("seed-1", "broken", pods="1")  # the other kind is
     found = await site.condition("master", f"resourcequotas/{QUOTA}", "UsageCurrent")
     assert found[1] != "ResourceNotListed", found
     # Once it can be listed it is counted; once it is not served there is none.
-    await site.patch(
-        "user-1", f"{CRD}/widgets.example.com", {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
-    )
-    await clusters.counts("seed-1", "broken", pods="1", **{"count/widgets__example__com": "1"})
-    await site.delete("user-1", f"{CRD}/widgets.example.com")
+    definition, widgets = f"{CRD}/widgets.example.com", {"count/widgets__example__com": "1"}
+    works: Json = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
+    await site.patch("user-1", definition, works)
+    await clusters.counts("seed-1", "broken", pods="1", **widgets)
+    await site.comes("master", "resourcequotas/broken", "Enforced", "True", seconds=60)
+    # If that fails again, its last count is there after a restart, and the other kind is counted and freed.
+    await site.patch("user-1", definition, {"spec": {"conversion": conversion}})
+    await site.kill(site.program("seed-1"))
+    await site.start(site.program("seed-1"))
+    kept = "the last count of that is kept"
+    await site.comes("master", "resourcequotas/broken", "UsageCurrent", "False", "ResourceNotListed", kept, seconds=90)
+    await until(partial(clusters.pods, "user-1", "shop", "b"), 60)
+    await clusters.counts("seed-1", "broken", pods="2", **widgets)
+    await site.delete("user-1", "/api/v1/namespaces/shop/pods/b?gracePeriodSeconds=0")
+    await clusters.counts("seed-1", "broken", pods="1", **widgets)
+    assert (await site.condition("master", "resourcequotas/broken", "Enforced"))[0] == "True"
+    await site.patch("user-1", definition, works)
+    await site.comes("master", "resourcequotas/broken", "UsageCurrent", "True", seconds=60)
+    await clusters.counts("seed-1", "broken", pods="1", **widgets)
+    await site.delete("user-1", definition)
     await clusters.counts("seed-1", "broken", pods="1")
 
 

@@ -27,7 +27,7 @@ that they cannot disagree. Where SeedQuota counts otherwise:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
@@ -71,6 +71,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     def kinds(self) -> frozenset[GroupResource]:
         """The objects that it counts."""
         return frozenset({RESOURCE_QUOTAS}) if self.promises else object_names.resources_of(self.limited)
+
+    def counting(self, kinds: Set[GroupResource]) -> frozenset[str]:
+        """The names that count objects of some of these kinds."""
+        if self.promises:
+            return self.limited if RESOURCE_QUOTAS in kinds else frozenset()
+        return frozenset(name for name in self.limited if not kinds.isdisjoint(object_names.counted(name)))
 
 
 class NamespacedEvaluator(Protocol[ObjectT]):

@@ -474,12 +474,24 @@ def test_surge_that_is_used_and_was_withdrawn_is_not_named():
 NOT_LISTED = StaleSource(source="alpha/c2", not_listed="pods cannot be listed: forbidden", never_counted=True)
 
 
+def test_a_quota_is_not_enforced_where_something_of_it_was_never_counted():
+    found = condition(status(seed("eu-1", stale_sources=[NOT_LISTED])), "Enforced")
+    assert found == (
+        "False",
+        "ResourceNotListed",
+        "alpha/c2 on eu-1: pods cannot be listed: forbidden; nothing of that is counted yet; what is there already is "
+        "not part of the use",
+    )
+    counted = msgspec.structs.replace(NOT_LISTED, never_counted=False)
+    assert condition(status(seed("eu-1", stale_sources=[counted])), "Enforced")[0] == "True"
+
+
 def test_what_cannot_be_listed_is_named_after_what_cannot_be_reached():
     found = condition(status(seed("eu-1", stale_sources=[NOT_LISTED])), "UsageCurrent")
     assert found == (
         "False",
         "ResourceNotListed",
-        "alpha/c2 on eu-1: pods cannot be listed: forbidden; nothing of it is counted yet",
+        "alpha/c2 on eu-1: pods cannot be listed: forbidden; nothing of that is counted yet",
     )
     away = StaleSource(source="alpha/c1", seconds=125)
     kept = msgspec.structs.replace(NOT_LISTED, never_counted=False)

@@ -201,14 +201,17 @@ class Promises:
         self.account = self.counted(self.account)
 
     def counted(self, account: Account) -> Account:
-        source = cast(Any, SimpleNamespace(key=SOURCE, totals=self.totals, live=True))
+        source = cast(Any, SimpleNamespace(key=SOURCE, totals=self.totals, live=True, in_namespaces=None))
         return Accounts.counted(self.leader, account, source, QUOTA)
 
     def begin_term(self) -> None:
         """By a list that begins now."""
         registry = SimpleNamespace(quota_cache=None, cluster_cache=None)  # of kind namespaces it asks them nothing
         sources = AccountSources(cast(Any, registry), {})
-        self.leader = SimpleNamespace(_unsized={}, term=self.account.epoch + 1, _account_sources=sources)
+        demands = SimpleNamespace(lists_from=lambda _uid: 0)
+        self.leader = SimpleNamespace(
+            _unsized={}, term=self.account.epoch + 1, _account_sources=sources, _demands=demands
+        )
         self.account = accounts.claim_epoch(self.account, self.leader.term)
         self.totals = PromiseTotals(TERMS)
         self.events.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ from seed.accounts.publish import (
     stale_source,
 )
 from seed.model.source_key import SourceKey
-from seed.usage.source import NOT_LISTED, Problem, UsageSource
+from seed.usage.source import NOT_LISTED, Problem
 
 SAID = Report(incarnation="life", sequence=7, master="m", granted={"cpu": 8}, used={"cpu": 4})
 BEFORE = Published("copy", SAID, Sources(), at=0.0)
@@ -133,7 +133,7 @@ def test_a_source_without_a_count_here_and_in_the_account_was_never_counted(
     counted: bool, used: dict[str, dict[str, int]], never: bool
 ) -> None:
     key, problem = SourceKey("alpha/c1"), Problem("Unreachable", "")
-    source: Any = SimpleNamespace(key=key, problem=problem, lost_at=10.0, counted=counted)
+    source: Any = SimpleNamespace(key=key, problem=problem, lost_at=10.0, counted=counted, in_namespaces=None)
     account = Account(incarnation="life", used=used)
     assert stale_source(source, account, now=140.0) == StaleSource(source="alpha/c1", seconds=120, never_counted=never)
     source.problem = None
@@ -152,10 +152,17 @@ def test_which_namespaces_use_the_most_is_published_when_it_is_quiet() -> None:
 
 def test_what_cannot_be_listed_is_reported_in_words_and_under_the_clusters_name() -> None:
     problem = Problem(NOT_LISTED, "secrets cannot be listed: forbidden")
-    source = SimpleNamespace(
-        key=SourceKey.of_namespaces("uid", "alpha/c1"), problem=problem, lost_at=0.0, counted=False
-    )
-    found = stale_source(cast(UsageSource, source), Account(incarnation="life"), 125.0)
+    counted = SimpleNamespace(doubtful=lambda _since: None)
+    key = SourceKey.of_namespaces("uid", "alpha/c1")
+    source: Any = SimpleNamespace(key=key, problem=problem, lost_at=0.0, counted=False, in_namespaces=counted)
+    found = stale_source(source, Account(incarnation="life"), 125.0)
     assert found == StaleSource(
         source="alpha/c1", seconds=120, never_counted=True, not_listed="secrets cannot be listed: forbidden"
     )
+    counted.doubtful = lambda _since: frozenset({"secrets", "configmaps"})
+    found = stale_source(source, Account(incarnation="life", used={key.text: {"configmaps": 1}}), 125.0)
+    assert found == StaleSource(
+        source="alpha/c1", seconds=120, never_counted=True, not_listed="secrets: secrets cannot be listed: forbidden"
+    )
+    found = stale_source(source, Account(incarnation="life", used={key.text: {"configmaps": 1, "secrets": 2}}), 125.0)
+    assert found is not None and not found.never_counted, "the last count of both is there"

@@ -61,7 +61,7 @@ class Leader:
             unreached=lambda _: None,
             had=lambda *_: None,
         )
-        source._counted = cast(Any, SimpleNamespace(totals=self.totals, selected={"web"}))
+        source._counted = cast(Any, SimpleNamespace(totals=self.totals, lacking=lambda _limited: {}))
         account = Account(incarnation="life", master="m", epoch=1, used={source.key: nanos(use)})
         return await self.publisher.publish(quota, account, [source])
 

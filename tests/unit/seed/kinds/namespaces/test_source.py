@@ -21,6 +21,7 @@ from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
 from seed.kinds.namespaces import cluster_objects, kind_informer
 from seed.kinds.namespaces.evaluators import pods
+from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.evaluators.object_count import ObjectCountEvaluator
 from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
 from seed.model.quota import Quota
@@ -360,16 +361,33 @@ async def test_what_fails_later_keeps_its_count_and_the_rest_goes_on(monkeypatch
             await found.source().listed(barrier)
 
 
-async def test_a_limit_of_what_cannot_be_listed_leaves_the_sum_that_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_limit_of_what_cannot_be_listed_leaves_the_rest_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     async with followed(monkeypatch) as found:
         found.serve_widgets("v1")
         found.api.unlistable["widgets"] = "no"
         found.world.quota("all", selector={"matchLabels": ANN})
         await eventually(lambda: found.used() == {"pods": 1})
+        source = found.source()
+        assert source.doubtful(0) == set() and source.listed_from
         found.world.quota("all", BOTH, selector={"matchLabels": ANN})
         await eventually(lambda: found.problem("all") is not None)
         await found.pod("b")
+        await eventually(lambda: source.totals.used == {"pods": 2 * UNIT})
+        assert source.doubtful(0) == {"count/widgets.example.com"}
+        assert not source.counted and source.listed_from == 0, "an account that is fenced is not counted from it"
+        del found.api.unlistable["widgets"]
         await eventually(lambda: found.used() == {"pods": 2})
+        assert source.doubtful(0) == set()
+
+
+async def test_what_is_limited_anew_is_in_doubt_until_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a count by the names from before would drop what is reserved by the new ones."""
+    async with followed(monkeypatch) as found:
+        found.world.quota("all", selector={"matchLabels": ANN})
+        await eventually(lambda: found.used() == {"pods": 1})
+        source, names = found.source(), frozenset(BOTH)
+        source.want(source._quota, Terms(limited=names), found.sources._objects[CLUSTER])
+        assert source.listed_from == 0 and source.doubtful(0) == names - {"pods"}
 
 
 async def test_what_was_granted_once_is_counted_although_it_is_not_limited_now(monkeypatch: pytest.MonkeyPatch) -> None:

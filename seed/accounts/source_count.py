@@ -1,0 +1,81 @@
+"""What a source uses is written into an account, with the reservations that it covers. Pure.
+
+If some kinds cannot be listed, the count is made in part (docs/protocol.md, section 5). What the account has of the
+resources that such a kind counts stays, and so does a reservation that has any of them, as a whole: a part of what it
+reserves is in no count yet. All other resources are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from common.quota import account as accounts
+from common.quota import resources, surge_loans
+from common.quota.account import Account, Reservation
+from common.quota.resources import ResourceList
+from seed.accounts.publisher import kept_use
+from seed.model.quota import Quota
+from seed.usage.source import UsageSource
+
+
+class UncountableError(Exception):
+    """Lists from which this account could be counted are not there, or not any more."""
+
+
+def doubtful(account: Account, source: UsageSource, since: float) -> Set[str] | None:
+    """The names of which the totals do not tell all by lists that began after that moment. They keep their last counts.
+    None: nothing of the source may be counted.
+
+    A fenced account is counted from all lists or not at all. So is a source with objects that cannot be read: what they
+    have is told from the whole of the last count (seed/usage/unsized.py).
+    """
+    if source.in_namespaces is None:
+        return frozenset()
+    names = source.in_namespaces.doubtful(since)
+    return None if names and (account.fenced or source.totals.guessed) else names
+
+
+def count(
+    account: Account,
+    term: int,
+    source: UsageSource,
+    quota: Quota,
+    found: ResourceList,
+    *,
+    seen: Mapping[str, int],
+    gone: Set[str],
+    doubtful: Set[str],
+) -> Account:
+    """`found`: what the totals say that counts. `seen` and `gone`: as for `accounts.count`. Raises StaleEpochError."""
+    totals = source.totals
+    used = kept_use(kept(account.used.get(source.key, {}), found, doubtful), account, quota)
+    lent = surge_loans.of_source(account, source.key)
+    sizes = totals.sizes(uid for uid in lent if uid in seen)
+    if lent:
+        account = accounts.receive(account, quota.grant)  # it may have been asked for, to end a loan
+    return surge_loans.count(
+        account,
+        term,
+        source.key.text,
+        used,
+        seen=seen,
+        gone=gone,
+        sizes={uid: resources.only(size, used) for uid, size in sizes.items()},
+        present=totals.sizes(loan.replaces for loan in lent.values()),
+    )
+
+
+def covered(reservations: Mapping[str, Reservation], doubtful: Set[str], *, live: bool) -> dict[str, Reservation]:
+    """Those that a count may cover.
+
+    A backup that is restored there brings back what was deleted, with the generations that it had: unless the source is
+    live, what was known before says nothing of an update since. That an object was created stays true.
+    """
+    known = {uid: held for uid, held in reservations.items() if live or not held.generation}
+    return {uid: held for uid, held in known.items() if doubtful.isdisjoint(held.amount)}
+
+
+def kept(before: ResourceList, found: ResourceList, doubtful: Set[str]) -> ResourceList:
+    """What counts of the source, if the account had this of it."""
+    told = {name: amount for name, amount in found.items() if name not in doubtful}
+    return told | {name: amount for name, amount in before.items() if name in doubtful}
