@@ -105,6 +105,7 @@ fuzz: $(STAMP)
 sim: $(STAMP)
 	@$(BIN)/python -m tests.sim --schedules $(SCHEDULES)
 	@$(BIN)/python -m tests.sim --namespaces --schedules $(SCHEDULES)
+	@$(BIN)/python -m tests.sim --kinds --schedules $(SCHEDULES)
 	@$(BIN)/python -m tests.sim --promises --schedules $(SCHEDULES)
 	@$(BIN)/python -m tests.sim --allocations --schedules $(SCHEDULES)
 	@$(BIN)/python -m tests.sim --mutants
