@@ -15,8 +15,8 @@ from common.runtime import metrics
 from common.runtime.listeners import Listeners
 from seed.cache.of_projects import OfProjects
 from seed.cache.quotas import QuotaCache
-from seed.model.asked_of_seed import CLUSTER_API
-from seed.model.cluster_key import HOSTED, is_hosted, is_of_kubermatic
+from seed.model.asked_of_seed import asked_about
+from seed.model.cluster_key import HOSTED, is_of_kubermatic
 from seed.model.consumer import Consumer, consumer_of
 from seed.model.quota import NAMESPACES, Quota, takes_part
 from seed.model.selected import OF_USER_CLUSTERS, Exempt
@@ -158,7 +158,7 @@ class ClusterCache:
         self._enforced.clear()
 
     def tell_enforced(self, key: str, enforced: bool) -> bool:
-        """The leader saw it of a Cluster of Kubermatic, or of CLUSTER_API for all of them. True if that is new."""
+        """The leader saw it of a Cluster of Kubermatic, or of all of Cluster API. True if that is new."""
         before = self._enforced.get(key)
         self._enforced[key] = enforced
         return before != enforced
@@ -171,7 +171,7 @@ class ClusterCache:
         declared = self.user_clusters.store.get(key)
         if declared is not None:
             return _unenforced(declared)
-        told = self._enforced.get(CLUSTER_API if is_hosted(key) else key)
+        told = self._enforced.get(asked_about(key))
         return not told if told is not None else SourceKey(key).shown in quota.published_unenforced
 
     def _clusters_of(self, project: str) -> list[UserCluster]:

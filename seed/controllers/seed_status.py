@@ -25,7 +25,7 @@ from common.kube.controller.reflector import Reflector
 from common.runtime.metrics import build_version
 from common.runtime.waiting import within
 from seed.cache.clusters import ClusterCache
-from seed.model.asked_of_seed import CLUSTER_API
+from seed.model.asked_of_seed import asked_about
 from seed.model.cluster_key import is_hosted
 from seed.model.source_key import OWN_API_SERVER
 from seed.registration import withdrawal
@@ -67,8 +67,7 @@ class SeedStatus:
         self._said: tuple[str, float] | None = None  # to the copy of which uid, and when (monotonic)
 
     def proven(self, key: str, proof: Proof | None) -> None:
-        """Of a user cluster, of CLUSTER_API for all of them, or of what else the seed is asked about. None: nothing, or
-        it is gone."""
+        """Of a user cluster, or of what the seed is asked about. None: nothing, or it is gone."""
         if proof is None:
             self._proofs.pop(key, None)
         else:
@@ -155,9 +154,6 @@ class SeedStatus:
         return conditions.transition(before, said, conditions.now())
 
     def _of_each(self) -> dict[str, Proof | None]:
-        found = {
-            cluster.metadata.key: self._proofs.get(cluster.metadata.key) for cluster in self._cluster_cache.followed()
-        }
-        for key in filter(is_hosted, self._cluster_cache.hosted):
-            found[key] = self._proofs.get(CLUSTER_API)
-        return found
+        keys = [cluster.metadata.key for cluster in self._cluster_cache.followed()]
+        keys += filter(is_hosted, self._cluster_cache.hosted)
+        return {key: self._proofs.get(asked_about(key)) for key in keys}

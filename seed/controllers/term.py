@@ -10,7 +10,6 @@ from itertools import chain
 
 from common.api.labels import UNINSTALLED_ANNOTATION
 from common.api.types import Condition, UserCluster
-from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import LeaseLost, Term
 from common.runtime import metrics
@@ -24,12 +23,11 @@ from seed.controllers.unadmitted_events import UnadmittedEvents
 from seed.controllers.unknown_projects import UnknownProjects
 from seed.controllers.user_cluster_conditions import own_conditions
 from seed.controllers.user_clusters import UserClusters
-from seed.kinds.kind import AskedOfSeed, InTerm, Replica
-from seed.kinds.machines.source import Source
+from seed.kinds.kind import AskedOfSeed, InTerm, Replica, proof_in_namespaces
 from seed.kinds.registry import KINDS
 from seed.ledger.store import StoreUnavailableError
-from seed.model.asked_of_seed import CLUSTER_API
-from seed.model.cluster_key import is_hosted, is_of_kubermatic
+from seed.model.asked_of_seed import asked_about
+from seed.model.cluster_key import is_of_kubermatic
 from seed.model.source_key import OWN_API_SERVER
 from seed.projections.local_copies import LocalCopies
 from seed.registration import withdrawal
@@ -80,22 +78,7 @@ class Leadership:
         self._enforcements = {asked.key: self._enforcement(asked) for asked in _asked_of_seed()}
         in_term = self._in_term()
         self._counted = [kind.counting(in_term) for kind in KINDS]
-        self._user_clusters = UserClusters(
-            cluster,
-            quota_cache,
-            cluster_cache,
-            replica.wanted,
-            sizing,
-            self._local_copies,
-            on_change=self._changed,
-            on_state=self._cluster_state_changed,
-            on_proof=self._status.proven,
-            reach=replica.reach,
-            on_reconcile=metrics.reconciled,
-            beside=self._follow_beside,
-            in_namespaces=self._proof_in_namespaces,
-            configurations=self._configurations_in,
-        )
+        self._user_clusters = UserClusters(in_term, self._counted)
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._cloud_quotas = CloudQuotas(cluster, cluster_cache.user_clusters.store.values, sizing.account_quota)
         self.sources = AllSources(self._user_clusters.sources, *(counted.sources for counted in self._counted))
@@ -120,6 +103,7 @@ class Leadership:
             on_change=self._changed,
             on_state=self._state_changed,
             on_enforced=self._enforced,
+            on_cluster_proof=self._status.proven,
             unreached=self._unreached,
             look=self._look,
         )
@@ -146,7 +130,7 @@ class Leadership:
             asked.key,
             lambda: replica.wanted.on_seed(asked.caller, asked.desired),
             lambda: asked.sample(served, namespace),
-            on_proof=self._proven_of_seed,
+            on_proof=partial(self._proven_of_seed, asked),
             wanted=replica.wanted.are_wanted,
         )
 
@@ -172,7 +156,7 @@ class Leadership:
         for counted in self._counted:
             parts |= counted.runs
         for asked in _asked_of_seed():
-            if not asked.kept_by_sources:
+            if not asked.of_clusters:
                 parts[f"webhook configuration {asked.name}"] = partial(self._keep_asked, asked)
         async with asyncio.TaskGroup() as group:
             for part, run in parts.items():
@@ -207,7 +191,7 @@ class Leadership:
         cluster = self._replica.cluster
         try:
             for asked in _asked_of_seed():
-                if asked.kept_by_sources:
+                if asked.of_clusters:
                     await self._enforcements[asked.key].withdraw()
                 if not asked.is_there(self._replica.caches.quotas):
                     continue
@@ -229,10 +213,9 @@ class Leadership:
     def _own_conditions(self) -> list[Condition]:
         """Of the namespaces of the seed's own API server, where they take part."""
         copies = self._local_copies.in_namespaces(OWN_API_SERVER)
-        return own_conditions(self._proof_in_namespaces(OWN_API_SERVER), copies if self._local_copies.enabled else None)
-
-    def _proof_in_namespaces(self, key: str) -> Proof | None:
-        return next((proof for counted in self._counted if (proof := counted.proof(key)) is not None), None)
+        return own_conditions(
+            proof_in_namespaces(self._counted, OWN_API_SERVER), copies if self._local_copies.enabled else None
+        )
 
     def _look(self, key: str) -> None:
         """What is proven of the cluster's namespaces, or written there, has changed."""
@@ -245,36 +228,20 @@ class Leadership:
         """Of the quota, something else than before is proven of what is asked in some cluster."""
         self.accounts.look_at(name)
 
-    async def _follow_beside(self, source: Source, cluster: Cluster) -> None:
-        if source.on_seed:
-            return  # what is in its namespaces is the seed's
-        async with asyncio.TaskGroup() as group:
-            for counted in self._counted:
-                group.create_task(counted.follow(source.key.text, source.uid, cluster))
-
-    def _configurations_in(self, user_cluster: UserCluster) -> list[str]:
-        return [name for counted in self._counted for name in counted.configurations(user_cluster)]
-
     def _unreached(self, key: str) -> Problem | None:
         source = self._user_clusters.sources.get(key)
         return source.problem if source is not None else None
 
-    def _cluster_state_changed(self, source: Source) -> None:
-        self._state_changed(source)
-        for counted in self._counted:
-            counted.cluster_changed(source.key)
-
-    def _proven_of_seed(self, key: str, proof: Proof | None, refused: bool | None) -> None:
-        """Machines of Cluster API are taken for checked until it is known better; the others once that is proven."""
-        self._status.proven(key, proof)
+    def _proven_of_seed(self, asked: AskedOfSeed, proof: Proof | None, refused: bool | None) -> None:
+        self._status.proven(asked.key, proof)
         cluster_cache = self._replica.caches.clusters
-        if key == CLUSTER_API:
+        if asked.of_clusters:
             enforced = proof.enforced if proof is not None else None
-            if enforced is not None and cluster_cache.tell_enforced(key, enforced):
+            if enforced is not None and cluster_cache.tell_enforced(asked.key, enforced):
                 for source in self.sources.values():
-                    if is_hosted(source.key):
+                    if asked_about(source.key) == asked.key:
                         self._state_changed(source)
-        elif refused is not None and cluster_cache.tell_proven(key, refused):
+        elif refused is not None and cluster_cache.tell_proven(asked.key, refused):
             for quota in self._replica.caches.quotas.all_quotas():
                 self.accounts.look_at(quota.name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 
 from common.api import conditions
@@ -13,25 +13,20 @@ from common.api.labels import SEED_MANAGER
 from common.api.types import USER_CLUSTERS, Condition, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
-from common.kube.client.reach import DEFAULT, Reach
-from common.kube.controller.controller import Controller, ReconcileHook
+from common.kube.controller.controller import Controller
+from common.runtime.metrics import reconciled
 from seed import metrics
 from seed.admission import projects
-from seed.cache.clusters import ClusterCache
-from seed.cache.quotas import QuotaCache
 from seed.controllers.user_cluster_conditions import believed_proof, copied, enforced_in_namespaces, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
+from seed.kinds.kind import Counting, InTerm, proof_in_namespaces
 from seed.kinds.machines import configuration as machines
 from seed.kinds.machines.cluster_identity import Identities
 from seed.kinds.machines.machine_api import TAKEN_OVER
 from seed.kinds.machines.source import Source
 from seed.model.cluster_key import is_of_kubermatic
-from seed.projections.local_copies import LocalCopies
 from seed.registration.configuration import WEBHOOK_CONFIGURATIONS
-from seed.registration.health import Proof
 from seed.registration.registered_webhook import RegisteredWebhook
-from seed.registration.wanted import WantedConfigurations
-from seed.sizing.sizer import Sizing
 from seed.usage.source import Problem
 
 log = logging.getLogger(__name__)
@@ -41,49 +36,22 @@ LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 
 
 class UserClusters:
-    """Runs while this replica leads. `on_change` and `on_state` are those of each `Source`; `on_proof` gets how far it
-    is proven that Machines are checked there. While none are `wanted`, no webhook configuration must be there."""
+    """Runs while this replica leads. `counted`: the kinds, which may need each connection, too."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        quota_cache: QuotaCache,
-        cluster_cache: ClusterCache,
-        wanted: WantedConfigurations,
-        sizing: Sizing,
-        copies: LocalCopies,
-        *,
-        on_change: Callable[[Source, bool], None],
-        on_state: Callable[[Source], None],
-        on_proof: Callable[[str, Proof | None], None],
-        reach: Reach = DEFAULT,
-        on_reconcile: ReconcileHook | None = None,
-        beside: Callable[[Source, Cluster], Coroutine[None, None, None]] | None = None,
-        in_namespaces: Callable[[str], Proof | None] = lambda _key: None,
-        configurations: Callable[[UserCluster], Iterable[str]] = lambda _user_cluster: (),
-    ) -> None:
-        """`beside`: what else goes through each connection, for as long as that lasts, and `configurations`: the names
-        of the webhook configurations that it may leave there. `in_namespaces`: whether it is proven that what is
-        created in namespaces is checked there."""
+    def __init__(self, term: InTerm, counted: Sequence[Counting]) -> None:
         self.sources: dict[str, Source] = {}
         self._webhooks: dict[str, RegisteredWebhook] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
-        self._cluster = cluster
-        self._quota_cache = quota_cache
-        self._cluster_cache = cluster_cache
-        self._sizing = sizing
-        self._copies = copies
-        self._on_change = on_change
-        self._on_state = on_state
-        self._on_proof = on_proof
-        self._wanted = wanted
-        self._reach = reach
-        self._beside = beside
-        self._in_namespaces = in_namespaces
-        self._configurations = configurations
-        self._identities = Identities(cluster, cluster_cache)
+        self._term = term
+        self._counted = counted
+        self._replica = replica = term.replica
+        self._cluster = replica.cluster
+        self._quota_cache = replica.caches.quotas
+        self._cluster_cache = replica.caches.clusters
+        self._copies = term.copies
+        self._identities = Identities(replica.cluster, replica.caches.clusters)
         self._controller: Controller[str] = Controller(
-            "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=on_reconcile
+            "userclusters", self._reconcile, workers=4, timeout=30, on_reconcile=reconciled
         )
 
     async def run(self) -> None:
@@ -132,7 +100,7 @@ class UserClusters:
             source = None
         if cluster is None:
             self._cluster_cache.forget_enforced(key)
-            self._on_proof(key, None)
+            self._term.on_cluster_proof(key, None)
             metrics.no_machines(key)
             return None
         if source is None:
@@ -141,8 +109,8 @@ class UserClusters:
                 cluster,
                 on_change=self._changed,
                 on_state=self._state_changed,
-                sizing=self._sizing,
-                reach=self._reach,
+                sizing=self._replica.sizing,
+                reach=self._replica.reach,
                 connected=self._keep_webhook,
                 identify=self._identify,
             )
@@ -152,12 +120,17 @@ class UserClusters:
 
     def _changed(self, source: Source, freed: bool) -> None:
         self._controller.queue.add_after(source.key, STATUS_DELAY)
-        self._on_change(source, freed)
+        self._term.on_change(source, freed)
 
     def _state_changed(self, source: Source) -> None:
         self._controller.queue.add(source.key)
         self._copies.source_changed(source.key)
-        self._on_state(source)
+        self._tell_state(source)
+
+    def _tell_state(self, source: Source) -> None:
+        self._term.on_state(source)
+        for counted in self._counted:
+            counted.cluster_changed(source.key)
 
     async def _identify(self, source: Source, cluster: Cluster) -> Problem | None:
         problem = await self._identities.check(source.user_cluster, cluster)
@@ -182,7 +155,7 @@ class UserClusters:
             return
         try:
             await webhook.remove()
-            names = self._configurations(source.user_cluster)
+            names = [name for counted in self._counted for name in counted.configurations(source.user_cluster)]
             if cluster is not None:
                 for name in names:
                     with suppress(NotFound):
@@ -200,7 +173,7 @@ class UserClusters:
 
         def told() -> None:
             look()
-            self._on_state(source)
+            self._tell_state(source)
 
         def restored() -> None:
             metrics.webhook_restored(source.key)
@@ -210,12 +183,12 @@ class UserClusters:
         webhook = RegisteredWebhook(
             cluster,
             source.key,
-            lambda: self._wanted.for_cluster(source.user_cluster, machines.desired),
+            lambda: self._replica.wanted.for_cluster(source.user_cluster, machines.desired),
             lambda: sample,
-            wanted=self._wanted.are_wanted,
+            wanted=self._replica.wanted.are_wanted,
             on_state=told,
             on_restore=restored,
-            stamping=lambda: self._wanted.for_cluster(source.user_cluster, machines.stamping),
+            stamping=lambda: self._replica.wanted.for_cluster(source.user_cluster, machines.stamping),
         )
 
         async def keep() -> None:
@@ -223,8 +196,7 @@ class UserClusters:
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(webhook.run())
-                    if self._beside is not None:
-                        group.create_task(self._beside(source, cluster))
+                    group.create_task(self._follow_beside(source, cluster))
             finally:
                 if copying is not None:
                     copying.cancel()
@@ -237,6 +209,13 @@ class UserClusters:
         self._keeping[source.key] = task = asyncio.create_task(keep(), name=f"webhook configurations of {source.key}")
         return task
 
+    async def _follow_beside(self, source: Source, cluster: Cluster) -> None:
+        if source.on_seed:
+            return  # what is in its namespaces is the seed's
+        async with asyncio.TaskGroup() as group:
+            for counted in self._counted:
+                group.create_task(counted.follow(source.key.text, source.uid, cluster))
+
     async def _report(self, cluster: UserCluster, source: Source) -> float | None:
         webhook = self._webhooks.get(source.key)
         keeper, proof = (webhook.keeper, webhook.proof) if webhook is not None else (None, None)
@@ -245,7 +224,7 @@ class UserClusters:
         said = projects.shown(self._quota_cache, cluster), self._of_namespaces(source), self._written(source)
         wanted = judge(cluster, source, keeper, proof, unsized, *said)
         metrics.canary(source.key, proof.enforced if proof is not None else None)
-        self._on_proof(source.key, believed_proof(wanted, proof, source))
+        self._term.on_cluster_proof(source.key, believed_proof(wanted, proof, source))
         metrics.machines(source.key, unsized.counts, source.drift.count, len(source.totals.unadmitted))
         taken_over = source.problem is not None and source.problem.reason == TAKEN_OVER
         metrics.machine_api(source.key, taken_over=taken_over)
@@ -254,7 +233,7 @@ class UserClusters:
         if is_of_kubermatic(source.key):  # it has no object of ours with a status
             enforced = next((found.status for found in wanted if found.type == "Enforced"), "Unknown")
             if enforced != "Unknown" and self._cluster_cache.tell_enforced(source.key, enforced == "True"):
-                self._on_state(source)
+                self._tell_state(source)
             return None if settled else LOOK_AGAIN
         used = shown(source.totals.used, [name for quota in quotas for name in quota.limits])
         counted = (len(source.totals), used) if source.counted else None
@@ -268,14 +247,14 @@ class UserClusters:
         quotas = self._quota_cache.namespace_quotas()
         if not any(self._cluster_cache.covers(quota, source.key) for quota in quotas):
             return None
-        return enforced_in_namespaces(source, self._in_namespaces(source.key))
+        return enforced_in_namespaces(source, proof_in_namespaces(self._counted, source.key))
 
     def _written(self, source: Source) -> Condition | None:
         copies, in_namespaces = self._copies.of(source.key), self._copies.in_namespaces(source.key)
         return copied(source, copies, in_namespaces) if self._copies.enabled else None
 
     def look(self, key: str) -> None:
-        """What `in_namespaces` says of it has changed."""
+        """What is proven of its namespaces, or written there, has changed."""
         self._controller.queue.add(key)
 
     async def _apply(self, cluster: UserCluster, status: dict[str, object]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +89,8 @@ class AskedOfSeed:
 
     `key` names it in proofs (seed/model/asked_of_seed.py), and `name` its configuration. `caller` is whom the tokens
     prove. `is_there`: whether this seed can have any of it, as far as is known, and `begins`: until it is known that it
-    can. `kept_by_sources`: the configuration is there only while they have something to count.
+    can. `of_clusters`: it asks about Machines of clusters (`asked_about`). These are taken for checked until it is
+    known better, and its configuration is kept by their sources, only while they have something to count.
     """
 
     key: str
@@ -99,7 +100,7 @@ class AskedOfSeed:
     sample: Callable[[Served, str], Sample | None]
     is_there: Callable[[QuotaCache], bool] = lambda _quota_cache: True
     begins: Callable[[QuotaCache], Awaitable[None]] | None = None
-    kept_by_sources: bool = False
+    of_clusters: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,7 @@ class InTerm:
     on_change: Callable[[UsageSource, bool], None]
     on_state: Callable[[UsageSource], None]
     on_enforced: Callable[[str], None]  # of the quota of this name
+    on_cluster_proof: Callable[[str, Proof | None], None]  # how far it is proven that Machines are checked there
     unreached: Callable[[str], Problem | None]  # why there is no connection to the user cluster
     look: Callable[[str], None]
 
@@ -146,6 +148,11 @@ class Counting:
     def left(self) -> list[str]:
         """The webhook configurations of clusters that may be there still."""
         return []
+
+
+def proof_in_namespaces(kinds: Iterable[Counting], cluster: str) -> Proof | None:
+    """As `Counting.proof`, of whichever kind limits something there."""
+    return next((proof for counted in kinds if (proof := counted.proof(cluster)) is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True)

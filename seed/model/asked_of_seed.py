@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from common.api.labels import ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED
+from seed.model.cluster_key import is_hosted
 
 CLUSTER_API = "cluster-api"  # Machines of all Clusters of Cluster API
 ALLOCATIONS = ALLOCATIONS_UNCHECKED
 CLUSTERS = CLUSTERS_UNCHECKED
+
+
+def asked_about(cluster: str) -> str:
+    """By which key it is told whether Machines of this cluster are checked: its own, or that of all Clusters of Cluster
+    API."""
+    return CLUSTER_API if is_hosted(cluster) else cluster

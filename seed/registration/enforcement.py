@@ -22,10 +22,10 @@ class Enforcement:
         desired: Callable[[], WebhookConfiguration],
         sample: Callable[[], Sample | None],
         *,
-        on_proof: Callable[[str, Proof | None, bool | None], None],
+        on_proof: Callable[[Proof | None, bool | None], None],
         wanted: Callable[[], bool],
     ) -> None:
-        """`key`: what is asked about, in metrics and for `on_proof`. That gets what the last canary showed, and whether
+        """`key`: what is asked about, in metrics. `on_proof` gets what the last canary showed, and whether
         one was refused and none that came later showed that nothing is asked; None for what is not known."""
         self._refused: bool | None = None
         self._key = key
@@ -67,4 +67,4 @@ class Enforcement:
         else:
             self._refused = bool(self._refused)
         metrics.canary(self._key, enforced)
-        self._on_proof(self._key, proof, self._refused)
+        self._on_proof(proof, self._refused)

@@ -59,6 +59,6 @@ MACHINES = Kind(
         caller=cluster_api.CALLER,
         desired=cluster_api.desired,
         sample=cluster_api.sample_of,
-        kept_by_sources=True,
+        of_clusters=True,
     ),
 )

@@ -22,7 +22,7 @@ from seed.build import build
 from seed.cache.of_projects import OfProjects
 from seed.controllers import term as term_module
 from seed.controllers.term import Leadership
-from seed.kinds.kind import AskedOfSeed, Counting, InTerm, Kind, Parts, Serving
+from seed.kinds.kind import AskedOfSeed, Counting, InTerm, Kind, Parts, Serving, proof_in_namespaces
 from seed.kinds.registry import KINDS, OF_PROJECTS
 from seed.model.source_key import SourceKey
 from seed.options import SeedOptions
@@ -130,7 +130,7 @@ async def test_one_row_registers_a_kind(monkeypatch: pytest.MonkeyPatch) -> None
     assert leadership.sources[KEY].key == KEY, "its sources are counted"
     leadership.configuration_changed()
     assert counted.changes == 1
-    assert leadership._proof_in_namespaces("alpha/c1") == Proof(True, "Denied")
+    assert proof_in_namespaces(leadership._counted, "alpha/c1") == Proof(True, "Denied")
     assert LICENCES in leadership._enforcements, "the seed's API server asks, and that is proven"
 
     body = {
