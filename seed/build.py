@@ -38,7 +38,7 @@ from seed.ledger.backend import ChosenStore, redis_access
 from seed.model.source_key import OWN_API_SERVER
 from seed.notifications.refusals import Refusals
 from seed.options import SeedOptions
-from seed.registration.certificates import Served, certificates_of
+from seed.registration.certificates import ServingCertificates, certificates_of
 from seed.registration.token import WebhookKey
 from seed.registration.wanted import WantedConfigurations
 from seed.sizing.sizer import Sizing
@@ -83,7 +83,7 @@ def sizing_of(options: SeedOptions, cluster: Cluster, key: WebhookKey) -> tuple[
     return cache, Sizing(cache, settings, key.seal, key.check_seal, options.providers)
 
 
-def wanted_of(options: SeedOptions, key: WebhookKey, certificates: Served) -> WantedConfigurations:
+def wanted_of(options: SeedOptions, key: WebhookKey, certificates: ServingCertificates) -> WantedConfigurations:
     group = options.break_glass_group
     return WantedConfigurations(
         key,
@@ -143,7 +143,7 @@ class Agent:
     replica: Replica
     ledger: ChosenStore
     key: WebhookKey
-    certificates: Served
+    certificates: ServingCertificates
     flavours: FlavourCache
     record: Record
     leader: Leader

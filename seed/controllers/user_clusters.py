@@ -19,7 +19,7 @@ from seed import metrics
 from seed.admission import projects
 from seed.controllers.user_cluster_conditions import believed_proof, copied, enforced_in_namespaces, judge
 from seed.controllers.user_cluster_status import desired_status, recorded, shown
-from seed.kinds.kind import Counting, InTerm, proof_in_namespaces
+from seed.kinds.kind import CountedKind, InTerm, proof_in_namespaces
 from seed.kinds.machines import configuration as machines
 from seed.kinds.machines.cluster_identity import Identities
 from seed.kinds.machines.machine_api import TAKEN_OVER
@@ -38,7 +38,7 @@ LOOK_AGAIN = 5.0  # ... while something is wrong, so that its end is seen
 class UserClusters:
     """Runs while this replica leads. `counted`: the kinds, which may need each connection, too."""
 
-    def __init__(self, term: InTerm, counted: Sequence[Counting]) -> None:
+    def __init__(self, term: InTerm, counted: Sequence[CountedKind]) -> None:
         self.sources: dict[str, Source] = {}
         self._webhooks: dict[str, RegisteredWebhook] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}

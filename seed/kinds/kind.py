@@ -120,7 +120,7 @@ class InTerm:
     look: Callable[[str], None]
 
 
-class Counting:
+class CountedKind:
     """What the leader has of a kind in one term: its sources, and what it runs for them, by the part's name. Most kinds
     need no more."""
 
@@ -150,8 +150,8 @@ class Counting:
         return []
 
 
-def proof_in_namespaces(kinds: Iterable[Counting], cluster: str) -> Proof | None:
-    """As `Counting.proof`, of whichever kind limits something there."""
+def proof_in_namespaces(kinds: Iterable[CountedKind], cluster: str) -> Proof | None:
+    """As `CountedKind.proof`, of whichever kind limits something there."""
     return next((proof for counted in kinds if (proof := counted.proof(cluster)) is not None), None)
 
 
@@ -160,6 +160,6 @@ class Kind:
     """A kind that is counted."""
 
     serving: Callable[[Parts], Serving]
-    counting: Callable[[InTerm], Counting]
+    counting: Callable[[InTerm], CountedKind]
     of_seed: AskedOfSeed | None = None
     of_projects: OfProjects | None = None

@@ -16,7 +16,7 @@ from common.kube.client.errors import Forbidden, NotFound
 from seed import metrics
 from seed.projections import copies, definition, local_quota
 from seed.projections.copies import Copies, Key
-from seed.projections.local_quota import LOCAL_QUOTAS, Known
+from seed.projections.local_quota import LOCAL_QUOTAS, KnownQuota
 from seed.projections.pace import Pace
 
 INSTALL_AGAIN = 3600.0  # seconds between two looks after the definitions and the role
@@ -33,7 +33,7 @@ class ClusterCopies(Copies):
         key: str,
         cluster: Cluster,
         namespace: str,
-        known: Callable[[], Iterable[Known]],
+        known: Callable[[], Iterable[KnownQuota]],
         pace: Pace,
         *,
         enabled: bool = True,

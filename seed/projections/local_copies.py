@@ -19,7 +19,7 @@ from seed.model.source_key import SourceKey
 from seed.projections import local_quota
 from seed.projections.cluster_copies import ClusterCopies
 from seed.projections.copies import EVERY
-from seed.projections.local_quota import Known
+from seed.projections.local_quota import KnownQuota
 from seed.projections.namespace_copies import NamespaceCopies, Selection
 from seed.projections.pace import Pace
 from seed.usage.source import UsageSource
@@ -139,13 +139,13 @@ class LocalCopies:
 
         return kept_task("local copies", keep, source.key)
 
-    def _known(self, source: SourceOfCluster) -> Iterator[Known]:
+    def _known(self, source: SourceOfCluster) -> Iterator[KnownQuota]:
         for quota in self._registry.quotas_of(source.consumer):
             yield self._known_of(quota, source.key, source.current)
 
-    def _known_of(self, quota: Quota, source: str, followed: bool) -> Known:
+    def _known_of(self, quota: Quota, source: str, followed: bool) -> KnownQuota:
         handle, seen = self._registry.get(quota), self._quota_cache.master_seen_at
-        return Known(
+        return KnownQuota(
             quota=quota,
             account=handle.writer.account if handle is not None else None,
             source=source,

@@ -32,7 +32,7 @@ MASTER_SILENT = 90.0  # seconds; master/seeds/replicator.py gives three signs in
 _BEYOND_A_CLUSTER = "clusters"  # is counted, but not in any of them
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class KnownQuota(msgspec.Struct, frozen=True, kw_only=True):
     """What the seed knows of a quota and of one cluster that it counts.
 
     `source`: the key of what is counted there. `followed`: it is being read. `master_silent`: seconds since the
@@ -64,7 +64,7 @@ class LocalQuota(msgspec.Struct, frozen=True, kw_only=True):
         return LOCAL_ALLOCATIONS if self.allocation else LOCAL_QUOTAS
 
 
-def desired(known: Known) -> LocalQuota:
+def desired(known: KnownQuota) -> LocalQuota:
     quota, account = known.quota, known.account
     counted = [name for name in quota.limits if quota.kind == NAMESPACES or _is_counted(name)]
     own = accounts.use(account) if account is not None else {}
@@ -127,7 +127,7 @@ def _here(account: Account, source: str, counted: list[str]) -> ResourceList:
     return {name: used.get(name, 0) for name in counted if name != _BEYOND_A_CLUSTER}
 
 
-def _stale(known: Known) -> str:
+def _stale(known: KnownQuota) -> str:
     quota, account = known.quota, known.account
     if not quota.grant.incarnation or known.master_silent is None:
         return "the master has not said yet what is used"

@@ -10,7 +10,7 @@ from common.kube.client.api_client import Cluster
 from common.server.certificate_files import CertificateFiles
 from common.server.serving_certificate import Certificates
 
-Served = Certificates | CertificateFiles
+ServingCertificates = Certificates | CertificateFiles
 
 
 def certificates_of(
@@ -21,7 +21,7 @@ def certificates_of(
     base_url: str,
     service: str | None,
     on_bundle: Callable[[], None],
-) -> Served:
+) -> ServingCertificates:
     """Those in the `directory`, or our own."""
     if directory is not None:
         return CertificateFiles(directory, on_bundle=on_bundle)

@@ -44,7 +44,7 @@ class Question(msgspec.Struct, Generic[SubjectT], frozen=True):
     old: SubjectT | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`cluster` and `subject`: whose the object is and what it is, as far as that was found.
 
     `kind` is one of few, for metrics. `reason`: why it was allowed although it could not be decided.
@@ -94,7 +94,7 @@ class Webhook(ABC, Generic[SubjectT]):
         return not isinstance(question.new, Object) or is_named(question.new)
 
     @abstractmethod
-    async def decide(self, caller: str, question: Question[SubjectT], deadline: float) -> Answer | Patch:
+    async def decide(self, caller: str, question: Question[SubjectT], deadline: float) -> WebhookAnswer | Patch:
         """`deadline` is on the event loop's clock."""
 
 
@@ -183,7 +183,7 @@ class Endpoint(Generic[SubjectT]):
         self._webhook.check(body)
         return self._webhook.decode(body)
 
-    def _record(self, head: Head, answer: Answer, seconds: float) -> None:
+    def _record(self, head: Head, answer: WebhookAnswer, seconds: float) -> None:
         """In the metrics, among the last decisions, and of a refusal in the log."""
         verdict = answer.verdict
         refusal = verdict.refusal
@@ -207,7 +207,7 @@ class Endpoint(Generic[SubjectT]):
             self._decisions.made(verdict, answer.cluster, answer.subject, call)
 
 
-def _fits(head: Head, answer: Answer) -> Fits | None:
+def _fits(head: Head, answer: WebhookAnswer) -> Fits | None:
     if answer.fits is not None or answer.subject is None:
         return answer.fits
     count = fits_asked.asked(answer.subject, dry_run=head.dry_run)

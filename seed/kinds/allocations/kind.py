@@ -9,7 +9,7 @@ from seed.kinds.allocations.admission import AllocationAdmission
 from seed.kinds.allocations.organizations import OrganizationCache
 from seed.kinds.allocations.source import AllocationSources
 from seed.kinds.allocations.webhook import AllocationWebhook
-from seed.kinds.kind import AskedOfSeed, Counting, InTerm, Kind, Parts, Serving
+from seed.kinds.kind import AskedOfSeed, CountedKind, InTerm, Kind, Parts, Serving
 from seed.model import asked_of_seed, source_key
 from seed.model.quota import Quota
 
@@ -23,12 +23,12 @@ def serving(parts: Parts) -> Serving:
     )
 
 
-def counting(term: InTerm) -> Counting:
+def counting(term: InTerm) -> CountedKind:
     replica = term.replica
     sources = AllocationSources(
         replica.cluster, replica.caches.quotas, on_change=term.on_change, on_state=term.on_state
     )
-    return Counting(sources, {"allocations": sources.run})
+    return CountedKind(sources, {"allocations": sources.run})
 
 
 def _in_cluster(quota_cache: QuotaCache) -> bool:

@@ -9,7 +9,7 @@ from common.quota import names
 from seed.admission.types import Verdict
 from seed.kinds.allocations.admission import AllocationAdmission
 from seed.kinds.allocations.configuration import CALLER
-from seed.webhooks.endpoint import Answer, Question, Webhook
+from seed.webhooks.endpoint import Question, Webhook, WebhookAnswer
 from seed.webhooks.review import MAX_NAME, Review
 
 _review = msgspec.json.Decoder(Review[Allocation]).decode
@@ -40,11 +40,11 @@ class AllocationWebhook(Webhook[Allocation]):
         short = max(len(spec.organization), len(spec.project)) <= MAX_NAME
         return short and all(len(each.type) <= names.MAX_NAME for each in spec.resources) and super().is_named(question)
 
-    async def decide(self, caller: str, question: Question[Allocation], deadline: float) -> Answer:
+    async def decide(self, caller: str, question: Question[Allocation], deadline: float) -> WebhookAnswer:
         allocation = question.new
         if allocation is None:
-            return Answer(verdict=Verdict(), kind=KIND)
+            return WebhookAnswer(verdict=Verdict(), kind=KIND)
         verdict = await self._admission.decide(
             allocation, question.old, dry_run=question.head.dry_run, deadline=deadline
         )
-        return Answer(verdict=verdict, kind=KIND, subject=allocation.metadata)
+        return WebhookAnswer(verdict=verdict, kind=KIND, subject=allocation.metadata)

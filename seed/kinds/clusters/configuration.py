@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.api.types import USER_CLUSTERS
-from seed.kinds.clusters.evaluator import Kind
+from seed.kinds.clusters.evaluator import ClusterKind
 from seed.registration.configuration import CREATE, WebhookConfiguration, WebhookServer, configuration, rule
 from seed.registration.probe import Sample
 
@@ -16,7 +16,7 @@ NAME = "seedquota-clusters"
 WEBHOOK = "clusters.seedquota.io"
 
 
-def desired(kinds: Sequence[Kind], server: WebhookServer) -> WebhookConfiguration:
+def desired(kinds: Sequence[ClusterKind], server: WebhookServer) -> WebhookConfiguration:
     """It holds a token: never log it."""
     return configuration(
         NAME,

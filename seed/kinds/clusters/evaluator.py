@@ -29,7 +29,7 @@ class Owned(Object, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Kind:
+class ClusterKind:
     """`project` is empty for a cluster of none."""
 
     group: str
@@ -45,12 +45,14 @@ class Kind:
         return f"{self.plural}.{self.group}"
 
 
-def user_clusters() -> Kind:
-    return Kind(labels.GROUP, "UserCluster", "userclusters", (labels.VERSION,), lambda cluster: cluster.spec.project)
+def user_clusters() -> ClusterKind:
+    return ClusterKind(
+        labels.GROUP, "UserCluster", "userclusters", (labels.VERSION,), lambda cluster: cluster.spec.project
+    )
 
 
-def of_cluster_api(label: str) -> Kind:
-    return Kind(
+def of_cluster_api(label: str) -> ClusterKind:
+    return ClusterKind(
         cluster_api.GROUP,
         "Cluster",
         "clusters",
@@ -59,10 +61,12 @@ def of_cluster_api(label: str) -> Kind:
     )
 
 
-def of_kubermatic() -> Kind:
-    return Kind(kubermatic.GROUP, "Cluster", "clusters", kubermatic.VERSIONS, kubermatic.project_of, namespaced=False)
+def of_kubermatic() -> ClusterKind:
+    return ClusterKind(
+        kubermatic.GROUP, "Cluster", "clusters", kubermatic.VERSIONS, kubermatic.project_of, namespaced=False
+    )
 
 
-def kinds(project_label: str) -> tuple[Kind, ...]:
+def kinds(project_label: str) -> tuple[ClusterKind, ...]:
     """UserClusters come first: they are there on every seed."""
     return user_clusters(), of_cluster_api(project_label), of_kubermatic()

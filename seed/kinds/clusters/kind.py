@@ -9,7 +9,7 @@ from seed.kinds.clusters.evaluator import RESOURCE, kinds
 from seed.kinds.clusters.same_cluster import DuplicateClusters
 from seed.kinds.clusters.source import ClusterSources
 from seed.kinds.clusters.webhook import ClusterWebhook
-from seed.kinds.kind import AskedOfSeed, Counting, InTerm, Kind, Parts, Serving
+from seed.kinds.kind import AskedOfSeed, CountedKind, InTerm, Kind, Parts, Serving
 from seed.model import asked_of_seed, source_key
 from seed.model.quota import Quota
 from seed.registration.configuration import WebhookConfiguration, WebhookServer
@@ -21,7 +21,7 @@ def serving(parts: Parts) -> Serving:
     return Serving(webhooks={configuration.CALLER: ClusterWebhook(caches.quotas, parts.admission, kinds(label), twins)})
 
 
-def counting(term: InTerm) -> Counting:
+def counting(term: InTerm) -> CountedKind:
     sources = ClusterSources(
         term.replica.cluster,
         term.replica.caches.cluster_api.served,
@@ -29,7 +29,7 @@ def counting(term: InTerm) -> Counting:
         on_change=term.on_change,
         on_state=term.on_state,
     )
-    return Counting(sources, {"clusters": sources.run})
+    return CountedKind(sources, {"clusters": sources.run})
 
 
 def _desired(server: WebhookServer) -> WebhookConfiguration:

@@ -14,7 +14,7 @@ from common.kube.controller.dynamic_informers import Following
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.runtime.unexpected import kept_task
-from seed.kinds.clusters.evaluator import Kind, Owned
+from seed.kinds.clusters.evaluator import ClusterKind, Owned
 from seed.kinds.clusters.totals import ClusterTotals
 from seed.model import source_key
 from seed.usage.project_sources import ProjectSources
@@ -29,7 +29,7 @@ class ClusterSources(ProjectSources[ClusterTotals]):
         self,
         cluster: Cluster,
         served: Served,
-        kinds: tuple[Kind, ...],
+        kinds: tuple[ClusterKind, ...],
         *,
         on_change: Callable[[UsageSource, bool], None],
         on_state: Callable[[UsageSource], None],
@@ -101,10 +101,10 @@ class ClusterSources(ProjectSources[ClusterTotals]):
         await self._reflector.synced.wait()
         self._judge()
 
-    def _listener(self, kind: Kind) -> Callable[[Change[Owned]], None]:
+    def _listener(self, kind: ClusterKind) -> Callable[[Change[Owned]], None]:
         return lambda change: self._changed(kind, change)
 
-    def _changed(self, kind: Kind, change: Change[Owned]) -> None:
+    def _changed(self, kind: ClusterKind, change: Change[Owned]) -> None:
         before = kind.project(change.old) if change.old is not None else ""
         after = kind.project(change.new) if change.new is not None else ""
         if before == after:

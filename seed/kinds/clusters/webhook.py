@@ -19,12 +19,12 @@ from seed.admission.admitter import Admission
 from seed.admission.types import Request, Verdict
 from seed.cache.quotas import QuotaCache
 from seed.kinds.clusters.configuration import CALLER
-from seed.kinds.clusters.evaluator import NOTHING, ONE, RESOURCE, Kind, Owned
+from seed.kinds.clusters.evaluator import NOTHING, ONE, RESOURCE, ClusterKind, Owned
 from seed.kinds.clusters.same_cluster import DuplicateClusters
 from seed.model import source_key
 from seed.model.consumer import Consumer
 from seed.model.source_key import SourceKey
-from seed.webhooks.endpoint import Answer, Question, Webhook
+from seed.webhooks.endpoint import Question, Webhook, WebhookAnswer
 from seed.webhooks.review import AdmissionRequest, GroupResource, is_named
 
 
@@ -37,7 +37,7 @@ class _Review(msgspec.Struct):
 
 
 class _Created(msgspec.Struct, frozen=True):
-    kind: Kind
+    kind: ClusterKind
     cluster: Owned
 
 
@@ -51,7 +51,7 @@ class ClusterWebhook(Webhook[_Created]):
     caller = CALLER
 
     def __init__(
-        self, quota_cache: QuotaCache, admission: Admission, kinds: Sequence[Kind], twins: DuplicateClusters
+        self, quota_cache: QuotaCache, admission: Admission, kinds: Sequence[ClusterKind], twins: DuplicateClusters
     ) -> None:
         self._quota_cache = quota_cache
         self._admission = admission
@@ -72,14 +72,14 @@ class ClusterWebhook(Webhook[_Created]):
         created = question.new
         return created is None or is_named(created.cluster, namespaced=created.kind.namespaced)
 
-    async def decide(self, caller: str, question: Question[_Created], deadline: float) -> Answer:
+    async def decide(self, caller: str, question: Question[_Created], deadline: float) -> WebhookAnswer:
         created = question.new
         if created is None:
-            return Answer(verdict=Verdict(), kind="Cluster")
+            return WebhookAnswer(verdict=Verdict(), kind="Cluster")
         verdict = await self._decide(created.kind, created.cluster, dry_run=question.head.dry_run, deadline=deadline)
-        return Answer(verdict=verdict, kind="Cluster", subject=created.cluster.metadata)
+        return WebhookAnswer(verdict=verdict, kind="Cluster", subject=created.cluster.metadata)
 
-    async def _decide(self, kind: Kind, cluster: Owned, *, dry_run: bool, deadline: float) -> Verdict:
+    async def _decide(self, kind: ClusterKind, cluster: Owned, *, dry_run: bool, deadline: float) -> Verdict:
         project = kind.project(cluster)
         consumer = Consumer(project)
         if project and (undecided := self._admission.undecided()) is not None:

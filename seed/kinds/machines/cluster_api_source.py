@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
@@ -32,6 +32,7 @@ from seed.model.cluster_key import hosted_key, is_hosted
 from seed.model.consumer import Consumer, consumer_of
 from seed.model.source_key import SourceKey
 from seed.providers.size import Footprint, ProviderUnavailable
+from seed.registration.enforcement import Enforcement
 from seed.sizing.sizer import Sizing
 from seed.usage.shared_informers import SharedInformers, SharedInformerSource
 from seed.usage.source import Generation, Taken
@@ -146,15 +147,6 @@ class ClusterSource(SharedInformerSource):
 
     def _summed(self, freed: bool) -> None:
         self._feed.on_change(self, freed)
-
-
-class Enforcement(Protocol):
-    """That the seed's API server asks about Machines: kept while it serves any."""
-
-    async def run(self) -> None: ...
-
-    async def remove(self) -> None:
-        """Raises ApiError."""
 
 
 class ClusterApiInformers(SharedInformers):

@@ -14,7 +14,7 @@ from seed.cache.cluster_api import Subject, View
 from seed.kinds.machines.admission import MachineAdmission
 from seed.kinds.machines.cluster_api_configuration import CALLER
 from seed.machines.cluster_api import ClusterMachine, MachinePool, PoolSpec
-from seed.webhooks.endpoint import Answer, Question, Webhook
+from seed.webhooks.endpoint import Question, Webhook, WebhookAnswer
 from seed.webhooks.review import RawRequest, RawReview, Scale
 
 _review = msgspec.json.Decoder(RawReview).decode
@@ -39,13 +39,13 @@ class ClusterApiWebhook(Webhook[Subject | Scale]):
             return Question(review, None)
         return Question(review, *_subjects(review))
 
-    async def decide(self, caller: str, question: Question[Subject | Scale], deadline: float) -> Answer:
+    async def decide(self, caller: str, question: Question[Subject | Scale], deadline: float) -> WebhookAnswer:
         new, old = question.new, question.old
         if new is None or (old is not None and new.spec == old.spec):
             # A Machine that cannot be sized must still lose its finalizer.
-            return Answer(verdict=Verdict(), kind="Machine")
+            return WebhookAnswer(verdict=Verdict(), kind="Machine")
         cluster, verdict = await self._decide(new, old, dry_run=question.head.dry_run, deadline=deadline)
-        return Answer(verdict=verdict, kind="Machine", cluster=cluster, subject=new.metadata)
+        return WebhookAnswer(verdict=verdict, kind="Machine", cluster=cluster, subject=new.metadata)
 
     async def _decide(
         self, new: Subject | Scale, old: Subject | Scale | None, *, dry_run: bool, deadline: float

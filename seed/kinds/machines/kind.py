@@ -3,7 +3,7 @@ seed/controllers/user_clusters.py: what else is done in a user cluster goes thro
 
 from __future__ import annotations
 
-from seed.kinds.kind import AskedOfSeed, Counting, InTerm, Kind, Parts, Serving
+from seed.kinds.kind import AskedOfSeed, CountedKind, InTerm, Kind, Parts, Serving
 from seed.kinds.machines import cluster_api_configuration as cluster_api
 from seed.kinds.machines.admission import MachineAdmission
 from seed.kinds.machines.cluster_api_source import ClusterApiInformers
@@ -35,7 +35,7 @@ def serving(parts: Parts) -> Serving:
     )
 
 
-def counting(term: InTerm) -> Counting:
+def counting(term: InTerm) -> CountedKind:
     replica, caches = term.replica, term.replica.caches
     informers = ClusterApiInformers(
         replica.cluster,
@@ -47,7 +47,7 @@ def counting(term: InTerm) -> Counting:
         on_change=term.on_change,
         on_state=term.on_state,
     )
-    return Counting(informers.sources, {"Cluster API": informers.run})
+    return CountedKind(informers.sources, {"Cluster API": informers.run})
 
 
 MACHINES = Kind(

@@ -38,7 +38,7 @@ from seed.model.quota import Quota
 from seed.providers.size import NotSized, ProviderUnavailable
 from seed.sizing.sizer import Sizing
 from seed.webhooks import fits, scale_advice
-from seed.webhooks.endpoint import Answer, Question, Webhook
+from seed.webhooks.endpoint import Question, Webhook, WebhookAnswer
 from seed.webhooks.fits import Fits
 from seed.webhooks.review import RawRequest, RawReview, Scale, has_name, is_short
 from seed.webhooks.scale_advice import Asked
@@ -103,10 +103,10 @@ class ScaleWebhook(Webhook[RawRequest]):
         asks = review.resource.resource in DEPLOYMENTS and review.operation in {"CREATE", "UPDATE"}
         return Question(review, review if asks else None)
 
-    async def decide(self, caller: str, question: Question[RawRequest], deadline: float) -> Answer:
+    async def decide(self, caller: str, question: Question[RawRequest], deadline: float) -> WebhookAnswer:
         decision, review = decision_id(), question.new
         if review is None:
-            return Answer(verdict=Verdict(decision=decision), kind=OTHER, recorded=False)
+            return WebhookAnswer(verdict=Verdict(decision=decision), kind=OTHER, recorded=False)
         kind = DEPLOYMENTS[review.resource.resource]
         if _asks_fits(review):
             return await self._fits(caller, kind, review, decision, deadline)
@@ -115,27 +115,29 @@ class ScaleWebhook(Webhook[RawRequest]):
         except _Undecided as error:
             advice = scale_advice.undecided(str(error))
             verdict = Verdict(decision=decision, warnings=[advice.warning])
-            return Answer(verdict=verdict, kind=kind, reason=advice.reason, recorded=False)
+            return WebhookAnswer(verdict=verdict, kind=kind, reason=advice.reason, recorded=False)
 
-    async def _answer(self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float) -> Answer:
+    async def _answer(
+        self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float
+    ) -> WebhookAnswer:
         """Raises _Undecided."""
         settings = self._quota_cache.settings.store.get(SETTINGS)
         mode = settings.spec.scale_check if settings is not None else "warn"
         question = await self._question(caller, kind, review, deadline) if mode != "off" else None
         if question is None:
-            return Answer(verdict=Verdict(decision=decision), kind=kind, recorded=False)
+            return WebhookAnswer(verdict=Verdict(decision=decision), kind=kind, recorded=False)
         rooms = [scale_advice.room_of(seen) for seen in question.seen]
         advice = scale_advice.advise(question.asked, question.size, rooms, deny=mode == "deny")
         if advice.refusals:
             verdict = _refused(question, advice.refusals, decision, dry_run=review.dry_run)
             if self._local_copies and caller != CLUSTER_API:
                 verdict = named_in(verdict, question.cluster)
-            return Answer(verdict=verdict, kind=kind, cluster=question.cluster, subject=question.subject)
+            return WebhookAnswer(verdict=verdict, kind=kind, cluster=question.cluster, subject=question.subject)
         warnings = [advice.warning] if advice.warning else []
         verdict = Verdict(decision=decision, warnings=warnings)
-        return Answer(verdict=verdict, kind=kind, reason=advice.reason, recorded=False)
+        return WebhookAnswer(verdict=verdict, kind=kind, reason=advice.reason, recorded=False)
 
-    async def _fits(self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float) -> Answer:
+    async def _fits(self, caller: str, kind: str, review: RawRequest, decision: str, deadline: float) -> WebhookAnswer:
         """Whatever the settings say of those who do not ask."""
         try:
             question = await self._question(caller, kind, review, deadline)
@@ -146,7 +148,7 @@ class ScaleWebhook(Webhook[RawRequest]):
             found = Fits(decision=decision, asked=0)
             if question is not None:
                 found = fits.of_scale(question.asked, question.size, question.seen, decision)
-        return Answer(verdict=Verdict(decision=decision), kind=kind, recorded=False, fits=found)
+        return WebhookAnswer(verdict=Verdict(decision=decision), kind=kind, recorded=False, fits=found)
 
     async def _question(self, caller: str, kind: str, review: RawRequest, deadline: float) -> _Question | None:
         """None for what costs nothing, or nobody limits. Raises _Undecided."""

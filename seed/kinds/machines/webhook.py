@@ -11,7 +11,7 @@ from seed.cache.clusters import ClusterCache
 from seed.kinds.machines.admission import MachineAdmission
 from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.sizing.stamper import Stamping
-from seed.webhooks.endpoint import Answer, Patch, Question, Webhook
+from seed.webhooks.endpoint import Patch, Question, Webhook, WebhookAnswer
 from seed.webhooks.review import Review
 
 _review = msgspec.json.Decoder(Review[Machine])
@@ -38,7 +38,7 @@ class MachineWebhook(Webhook[Machine]):
     def decode(self, body: bytes) -> Question[Machine]:
         return _decode(body)
 
-    async def decide(self, caller: str, question: Question[Machine], deadline: float) -> Answer:
+    async def decide(self, caller: str, question: Question[Machine], deadline: float) -> WebhookAnswer:
         machine = question.new
         cluster = self._cluster_cache.user_cluster_by_uid(caller)
         if machine is None:
@@ -51,7 +51,7 @@ class MachineWebhook(Webhook[Machine]):
             if self._local_copies:
                 verdict = named_in(verdict, cluster)
         subject = machine.metadata if machine is not None else None
-        return Answer(verdict=verdict, kind="Machine", cluster=cluster, subject=subject)
+        return WebhookAnswer(verdict=verdict, kind="Machine", cluster=cluster, subject=subject)
 
 
 class StampWebhook(Webhook[Machine]):

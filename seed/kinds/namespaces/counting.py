@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.runtime.unexpected import kept_running
-from seed.kinds.kind import Counting, InTerm
+from seed.kinds.kind import CountedKind, InTerm
 from seed.kinds.namespaces import configuration
 from seed.kinds.namespaces.enforcement import NamespacedWebhook
 from seed.kinds.namespaces.source import NamespacedSources
@@ -18,7 +18,7 @@ from seed.registration.configuration import WebhookConfiguration
 from seed.registration.health import Proof
 
 
-class NamespacesCounting(Counting):
+class CountedNamespaces(CountedKind):
     def __init__(self, term: InTerm) -> None:
         self._term = term
         self._namespaces = NamespacedSources(

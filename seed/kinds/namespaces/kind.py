@@ -6,7 +6,7 @@ from seed.kinds.kind import Kind, Parts, Serving
 from seed.kinds.namespaces import configuration
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import NamespaceCache
-from seed.kinds.namespaces.counting import NamespacesCounting
+from seed.kinds.namespaces.counting import CountedNamespaces
 from seed.kinds.namespaces.webhook import NamespacedObjectWebhook
 from seed.webhooks.turns import OBJECTS_TO_MACHINES
 
@@ -28,4 +28,4 @@ def serving(parts: Parts) -> Serving:
     )
 
 
-NAMESPACES = Kind(serving=serving, counting=NamespacesCounting)
+NAMESPACES = Kind(serving=serving, counting=CountedNamespaces)

@@ -22,7 +22,7 @@ from seed.kinds.namespaces.evaluators import resource_quotas
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Write
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
 from seed.model.source_key import OWN_API_SERVER
-from seed.webhooks.endpoint import Answer, Question, Webhook
+from seed.webhooks.endpoint import Question, Webhook, WebhookAnswer
 from seed.webhooks.review import MAX_NAME, RawRequest, RawReview, TooManyNames
 
 MAX_QUOTES = 60_000
@@ -131,12 +131,12 @@ class NamespacedObjectWebhook(Webhook[Object]):
         # API servers take control characters in such names: of no use but to mislead whoever reads them.
         return bool(has_place and _NAME.fullmatch(metadata.name) and metadata.name.isprintable())
 
-    async def decide(self, caller: str, question: Question[Object], deadline: float) -> Answer:
+    async def decide(self, caller: str, question: Question[Object], deadline: float) -> WebhookAnswer:
         head, subject = question.head, question.new
         assert isinstance(head, RawRequest), "as `decode` made it"
         evaluator = _evaluator(head)
         if evaluator is None or subject is None:
-            return Answer(verdict=Verdict(), kind=OTHER, recorded=False)
+            return WebhookAnswer(verdict=Verdict(), kind=OTHER, recorded=False)
         own = caller == OWN_API_SERVER
         cluster = None if own else self._cluster_cache.user_cluster_by_uid(caller)
         kind = KINDS.get(evaluator.resource, OTHER)
@@ -154,7 +154,7 @@ class NamespacedObjectWebhook(Webhook[Object]):
             if self._local_copies and verdict.refusal is not None:
                 said = cluster.status.conditions if cluster is not None else self._own_conditions()
                 verdict = named_in_namespace(verdict, subject.metadata.namespace, said)
-        return Answer(verdict=verdict, kind=kind, cluster=cluster, subject=subject.metadata)
+        return WebhookAnswer(verdict=verdict, kind=kind, cluster=cluster, subject=subject.metadata)
 
 
 def _evaluator(head: object) -> NamespacedEvaluator[Any] | None:

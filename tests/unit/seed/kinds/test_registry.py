@@ -22,7 +22,7 @@ from seed.build import build
 from seed.cache.of_projects import OfProjects
 from seed.controllers import term as term_module
 from seed.controllers.term import Leadership
-from seed.kinds.kind import AskedOfSeed, Counting, InTerm, Kind, Parts, Serving, proof_in_namespaces
+from seed.kinds.kind import AskedOfSeed, CountedKind, InTerm, Kind, Parts, Serving, proof_in_namespaces
 from seed.kinds.registry import KINDS, OF_PROJECTS
 from seed.model.source_key import SourceKey
 from seed.options import SeedOptions
@@ -30,7 +30,7 @@ from seed.registration.configuration import WebhookConfiguration, WebhookServer,
 from seed.registration.health import Proof
 from seed.registration.probe import Sample
 from seed.usage.source import UsageSource
-from seed.webhooks.endpoint import Answer, Question, Webhook
+from seed.webhooks.endpoint import Question, Webhook, WebhookAnswer
 
 LICENCES = "licences"
 KEY = SourceKey.of_project(LICENCES, "alpha")
@@ -43,8 +43,8 @@ class LicenceWebhook(Webhook[Object]):
     def decode(self, body: bytes) -> Question[Object]:
         raise AssertionError("not asked here")
 
-    async def decide(self, caller: str, question: Question[Object], deadline: float) -> Answer:
-        return Answer(verdict=Verdict(), kind="Licence")
+    async def decide(self, caller: str, question: Question[Object], deadline: float) -> WebhookAnswer:
+        return WebhookAnswer(verdict=Verdict(), kind="Licence")
 
 
 def a_term() -> Term:
@@ -59,7 +59,7 @@ def serving(parts: Parts) -> Serving:
     return Serving(webhooks={LICENCES: LicenceWebhook()}, follows={"holders of licences": nothing})
 
 
-class LicenceCounting(Counting):
+class LicenceCounting(CountedKind):
     def __init__(self, term: InTerm) -> None:
         source = cast(UsageSource, SimpleNamespace(key=KEY, in_namespaces=None))
         super().__init__({KEY: source}, {LICENCES: nothing})

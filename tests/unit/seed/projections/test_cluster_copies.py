@@ -19,7 +19,7 @@ from seed.model.consumer import Consumer
 from seed.projections import cluster_copies, copies
 from seed.projections.cluster_copies import ClusterCopies
 from seed.projections.local_copies import LocalCopies
-from seed.projections.local_quota import Known
+from seed.projections.local_quota import KnownQuota
 from seed.projections.pace import Pace
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.projections.test_local_quota import HERE, known, nanos, quota
@@ -64,7 +64,7 @@ QUOTAS, DEFINITION = "localresourcequotas", "customresourcedefinitions"
 class World:
     def __init__(self) -> None:
         self.cluster = UserCluster()
-        self.known: list[Known] = [known()]
+        self.known: list[KnownQuota] = [known()]
         self.states: list[bool | None] = []
         self.pace = Pace(1e6)
         self.copies = self.of(self.cluster)

@@ -16,7 +16,7 @@ from common.quota import resources
 from common.quota.account import Account, AccountKey, Grant, Reservation
 from seed.model.quota import Quota
 from seed.projections.definition import ROLE
-from seed.projections.local_quota import MASTER_SILENT, Known, LocalQuota, desired, manifest
+from seed.projections.local_quota import MASTER_SILENT, KnownQuota, LocalQuota, desired, manifest
 from tests.unit.seed_world import nanos
 
 CHARTS = Path(__file__).parents[4] / "charts"
@@ -57,9 +57,9 @@ def account(used: str = "cpu=22", being_created: str = "cpu=2", **fields: Any) -
     )
 
 
-def known(of: Quota | None = None, here: Account | None = None, **fields: Any) -> Known:
+def known(of: Quota | None = None, here: Account | None = None, **fields: Any) -> KnownQuota:
     defaults: dict[str, Any] = {"source": HERE, "followed": True, "master_silent": 3.0}
-    return Known(quota=of or quota(), account=here or account(), **{**defaults, **fields})
+    return KnownQuota(quota=of or quota(), account=here or account(), **{**defaults, **fields})
 
 
 def test_it_has_the_totals_and_what_is_used_here() -> None:
@@ -112,12 +112,12 @@ def test_amounts_of_one_resource_are_in_one_unit_and_what_nothing_counts_has_non
         (known(followed=False), "cannot be read now"),
     ],
 )
-def test_it_says_why_an_amount_may_be_old(found: Known, why: str) -> None:
+def test_it_says_why_an_amount_may_be_old(found: KnownQuota, why: str) -> None:
     assert (why in desired(found).stale) if why else desired(found).stale == ""
 
 
 def test_nothing_is_said_of_this_cluster_before_its_account_is_known() -> None:
-    found = desired(Known(quota=quota(), account=None, source=HERE, followed=True, master_silent=1.0))
+    found = desired(KnownQuota(quota=quota(), account=None, source=HERE, followed=True, master_silent=1.0))
     assert found.here is None
     assert "counted again" in found.stale
     body = manifest(found, "kube-system", "")
@@ -150,7 +150,7 @@ def test_it_depends_on_nothing_of_others_but_the_totals(
         of = Account(incarnation="l", used=used, reservations={(HERE, "u"): kept}, reserved=reserved)
         limited = quota(usage_stale=stale)
         limited = msgspec.structs.replace(limited, limits=limits, ceilings=limits, global_usage=usage)
-        return desired(Known(quota=limited, account=of, source=HERE, followed=True, master_silent=0.0))
+        return desired(KnownQuota(quota=limited, account=of, source=HERE, followed=True, master_silent=0.0))
 
     found = seen(others, "others-name")
     assert found == seen([resources.total(others)], "x")
@@ -181,7 +181,7 @@ def test_the_quota_of_an_allocation_is_shown_as_the_allocation(
 ) -> None:
     """No other quota is, whatever its name is: two of them would be written into one object."""
     of = quota("pods=50", "pods=30", kind="namespaces", key=AccountKey(uid="u", name=name), promises=promises)
-    local = desired(Known(quota=of, account=account("", ""), source=HERE, followed=True, master_silent=0.0))
+    local = desired(KnownQuota(quota=of, account=account("", ""), source=HERE, followed=True, master_silent=0.0))
     assert local.resource.kind == kind
     assert manifest(local, "web", "")["metadata"] == {
         "name": shown,

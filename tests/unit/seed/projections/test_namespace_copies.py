@@ -18,7 +18,7 @@ from common.kube.client.resource import Resource
 from common.quota.account import Reservation
 from seed.projections import copies, local_quota, namespace_copies
 from seed.projections.copies import Key, Written
-from seed.projections.local_quota import Known, LocalQuota
+from seed.projections.local_quota import KnownQuota, LocalQuota
 from seed.projections.namespace_copies import OWN_FIRST, NamespaceCopies, Selection, due_now
 from seed.projections.pace import Pace
 from tests.unit.fake_api_server import eventually
@@ -32,7 +32,9 @@ FORBIDDEN = Forbidden(403, "Forbidden", "may not")
 
 def totals(usage: str = "pods=3", limits: str = "pods=5") -> LocalQuota:
     of = quota(limits, usage, kind="namespaces")
-    return local_quota.desired(Known(quota=of, account=account("", ""), source="s", followed=True, master_silent=3.0))
+    return local_quota.desired(
+        KnownQuota(quota=of, account=account("", ""), source="s", followed=True, master_silent=3.0)
+    )
 
 
 def allocation() -> LocalQuota:

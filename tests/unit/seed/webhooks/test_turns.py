@@ -19,7 +19,7 @@ from seed.kinds.machines.scale_webhook import ScaleWebhook
 from seed.kinds.machines.webhook import MachineWebhook, StampWebhook
 from seed.options import SeedOptions
 from seed.webhooks import turns as module
-from seed.webhooks.endpoint import Answer, Endpoint, Question, Webhook
+from seed.webhooks.endpoint import Endpoint, Question, Webhook, WebhookAnswer
 from seed.webhooks.review import MAX_QUOTES, MAX_UID, MAX_USER, RawRequest, RawReview
 from seed.webhooks.router import identify, route
 from seed.webhooks.turns import AT_A_TIME, BURST_SECONDS, LARGE, Turn, Turns
@@ -62,12 +62,12 @@ class Waiting(Webhook[RawRequest]):
     def decode(self, body: bytes) -> Question[RawRequest]:
         return Question(msgspec.json.decode(body, type=RawReview).request, None)
 
-    async def decide(self, caller: str, question: Question[RawRequest], deadline: float) -> Answer:
+    async def decide(self, caller: str, question: Question[RawRequest], deadline: float) -> WebhookAnswer:
         self.users.append(question.head.user_info.username)
         self.working += 1
         await self.go_on.wait()
         self.working -= 1
-        return Answer(verdict=Verdict(), kind="Machine")
+        return WebhookAnswer(verdict=Verdict(), kind="Machine")
 
 
 def asked(caller: str = "a", **more: object) -> Request:
