@@ -1,8 +1,11 @@
 """The account: what one quota may use on one seed, and what it does use. Pure: state in, state out.
 
 The rules are in protocol.md, sections 3 and 4. An account holds two counters that only grow, `granted` (g) and
-`returned` (r); it admits only within g - r - used - reserved. Everything else here keeps that sentence true while the
-object that was admitted travels from "reserved" to "used":
+`returned` (r).
+
+Invariant: an account admits only within g - r - used - reserved.
+
+Who calls what, while an admitted object goes from "reserved" to "used":
 
 * `Reserving.claim` (common/quota/reservations.py) takes capacity for an object that is about to exist,
 * `count` (the leader alone, fenced by its epoch) replaces a source's use and drops what it saw as objects,

@@ -1,9 +1,11 @@
 """One decision after another for every quota: what seeds reported in, grants and the sums out.
 
-One worker per quota at a time, all quotas at once. A decision takes up what seeds reported (`master.grants.planner`
-decides), makes the ledger durable if it changed (`_persist`), and only then shows it (`_show`): to seeds through their
-publishers, to users in the status. Everything here is of one term of leadership; the next one begins from what is
-durable.
+Concurrency: one worker per quota at a time, all quotas at once.
+
+Order: a decision takes up what seeds reported (`master.grants.planner` decides), makes the ledger durable if it changed
+(`_persist`), and only then shows it (`_show`): to seeds through their publishers, to users in the status.
+
+Lifetime: everything here is of one term of leadership; the next one begins from what is durable.
 """
 
 from __future__ import annotations

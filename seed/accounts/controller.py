@@ -1,10 +1,13 @@
 """What the seed's leader does to accounts: one small reconciliation per quota (protocol.md, rules 4.4 and 4.5).
 
+Order, for each quota:
+
 1. No account: make one, fenced with a fresh nonce.
 2. Do the next step (`seed.accounts.plan` decides it).
 3. Publish to the master what changed.
 
-Counting runs beside it: what a source sums up is written together with dropping the reservations it covers.
+Concurrency: counting runs beside it. What a source sums up is written together with dropping the reservations it
+covers.
 """
 
 from __future__ import annotations

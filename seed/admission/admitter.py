@@ -1,7 +1,8 @@
 """One admission request, from the object to the verdict (protocol.md section 4), whichever API it came from.
 
-Every quota that applies, a reservation in each of their accounts, all or none, and only then an answer. Whatever cannot
-be decided in time is 503, never a guess.
+Order: every quota that applies, a reservation in each of their accounts, all or none, and only then an answer.
+
+Time: whatever cannot be decided in time is 503, never a guess.
 """
 
 from __future__ import annotations

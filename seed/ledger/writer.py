@@ -1,7 +1,9 @@
-"""Group commit: one writer per account takes all that waits, decides in order, and writes once (rule 4.1).
+"""Group commit: one write of an account is for all that wait (rule 4.1).
 
-While a write is under way the next ones queue up, so the busier an account is, the more one write carries. Nobody is
-answered before the write is durable. On a conflict everything is read and decided again.
+Concurrency: one writer per account takes all that waits, decides in order, and writes once. While a write is under way
+the next ones queue up, so the busier an account is, the more one write carries.
+
+Durability: nobody is answered before the write is durable. On a conflict everything is read and decided again.
 """
 
 from __future__ import annotations
