@@ -33,7 +33,7 @@ the first column. The meaning of the parts is in [the protocol](protocol.md#6-me
 _WHY = """\
 ## Why a quota cannot decide
 
-What stands after `cannot decide:` or in its place in a 503. A part in braces is filled in. Errors of an API server or
+The text of a 503 after `cannot decide:`, or in place of it. A part in braces is filled in. Errors of an API server or
 of Redis are passed on.
 """
 _WARNINGS = """\
