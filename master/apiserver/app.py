@@ -158,13 +158,14 @@ class App:
         """
         if route.method != "GET" or response.status != 200 or len(response.body) < LARGE:
             return response
-        headers = (*response.headers, ("Vary", "Accept-Encoding"))
         takes = takes_gzip(request.field("accept-encoding") or "") and not from_another_site(request)
         if not takes or self._compressing.locked():
-            return msgspec.structs.replace(response, headers=headers)
+            return response
         async with self._compressing:
             body = await asyncio.to_thread(compressed, response.body)
-        headers = tuple((name, f'{value[:-1]}{COMPRESSED}"' if name == "ETag" else value) for name, value in headers)
+        headers = tuple(
+            (name, f'{value[:-1]}{COMPRESSED}"' if name == "ETag" else value) for name, value in response.headers
+        )
         return msgspec.structs.replace(response, body=body, headers=(*headers, ("Content-Encoding", "gzip")))
 
 
@@ -191,10 +192,13 @@ class _Served:
         if not isinstance(content, bytes):
             content = b"" if content is None else msgspec.json.encode(content)
         headers = (*_headers(self.id, lasting=route.public), *answer.headers)
+        if route.method == "GET":  # also where it is small, or 304: the next answer may be compressed
+            headers = (*headers, ("Vary", "Accept-Encoding"))
         if route.method == "GET" or answer.version:
             tag = tag_of(answer.version, content)
-            headers = (*headers, ("ETag", f'"{tag}"'))
-            if route.method == "GET" and self.call is not None and self.call.preconditions.has_already(tag):
+            had = self.call.preconditions.had_already(tag) if route.method == "GET" and self.call is not None else None
+            headers = (*headers, ("ETag", f'"{had or tag}"'))
+            if had is not None:
                 self.status = 304
                 return Response(304, b"", "", headers)
         return Response(self.status, content, route.media_type, headers)

@@ -29,12 +29,15 @@ class Preconditions(msgspec.Struct, frozen=True):
             return False
         return self.if_none_match is None or not _names(self.if_none_match, version, weak=True)
 
-    def has_already(self, tag: str) -> bool:
-        """Whether a reader that got this tag before needs nothing more."""
+    def had_already(self, tag: str) -> str | None:
+        """The tag with which a reader got this before, compressed or not; None: it needs the answer. A cache finds by
+        it which of the two it has."""
         if self.if_none_match is None:
-            return False
-        known = (each.removesuffix(COMPRESSED) for _, each in _TAG.findall(self.if_none_match))
-        return self.if_none_match.strip() == "*" or tag in known
+            return None
+        if self.if_none_match.strip() == "*":
+            return tag
+        known = (each for _, each in _TAG.findall(self.if_none_match))
+        return next((each for each in known if each.removesuffix(COMPRESSED) == tag), None)
 
 
 def tag_of(version: str, content: bytes) -> str:

@@ -119,7 +119,9 @@ async def test_who_has_the_document_is_told_so(path: str) -> None:
         assert (await found.handle(reads(path, if_none_match='"x"'))).status == 200
 
 
-async def test_a_large_answer_is_compressed_for_who_takes_that_and_has_another_tag() -> None:
+async def test_a_large_answer_is_compressed_for_who_takes_that_and_has_another_tag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with reviewer() as cluster:
         found = app(cluster)
         plain = await found.handle(reads("/openapi.json", accept_encoding="gzip;q=0"))
@@ -130,7 +132,14 @@ async def test_a_large_answer_is_compressed_for_who_takes_that_and_has_another_t
         assert "Content-Encoding" not in before and after["Content-Encoding"] == "gzip"
         assert before["ETag"] != after["ETag"] and after["ETag"].endswith('.gz"'), "RFC 9110, section 8.8.3.3"
         for tag in (before["ETag"], after["ETag"]):
-            assert (await found.handle(reads("/openapi.json", if_none_match=tag))).status == 304
+            same = await found.handle(reads("/openapi.json", if_none_match=tag))
+            told = dict(same.headers)
+            assert (same.status, told["ETag"], told["Vary"]) == (304, tag, "Accept-Encoding"), (
+                "RFC 9110, section 15.4.5"
+            )
+        monkeypatch.setattr(api, "LARGE", 2**30)
+        page = dict((await found.handle(reads("/docs", accept_encoding="gzip"))).headers)
+        assert page["Vary"] == "Accept-Encoding" and "Content-Encoding" not in page, "it is small, and may become large"
 
 
 async def test_nothing_is_compressed_for_a_page_of_another_site_and_no_problem_is() -> None:
