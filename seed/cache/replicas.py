@@ -264,7 +264,13 @@ class Replicas:
             return
         self._error = ""
         now = self._clock()
-        self._records = {record.metadata.name: self._seen(record, now) for record in listing.items}
+        told = {
+            each.metadata.name: (each.metadata.annotations.get(VERSION_ANNOTATION, ""), each.metadata.resource_version)
+            for each in listing.items
+        }
+        # What cannot be read is of a replica of which nothing is known, until it must have noticed that itself.
+        told |= {broken.metadata.name: ("", broken.resource_version) for broken in listing.broken}
+        self._records = {name: self._seen(name, version, written, now) for name, (version, written) in told.items()}
         for name, quota in waiting.items():
             if self._waiting.get(name) is quota and known_by_all(quota.version, self._records.values(), now):
                 del self._waiting[name]
@@ -272,15 +278,13 @@ class Replicas:
                 self._on_known(name)
         await self._delete_forgotten(now)
 
-    def _seen(self, record: LeaseObject, now: float) -> Seen:
-        before, written = self._records.get(record.metadata.name), record.metadata.resource_version
-        if before is not None and before.written == written:
-            return before
-        return Seen(record.metadata.annotations.get(VERSION_ANNOTATION, ""), written, now)
+    def _seen(self, name: str, version: str, written: str, now: float) -> Seen:
+        before = self._records.get(name)
+        return before if before is not None and before.written == written else Seen(version, written, now)
 
     async def _delete_forgotten(self, now: float) -> None:
         for name, record in self._records.items():
-            if now - record.at < FORGOTTEN:
+            if now - record.at < FORGOTTEN or not (name and record.written):
                 continue
             with suppress(ApiError):  # it is looked at again
                 await self._cluster.delete(LEASES, name, self._namespace, resource_version=record.written)

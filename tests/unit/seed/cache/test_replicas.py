@@ -359,6 +359,26 @@ async def test_a_replica_that_is_gone_is_waited_for_until_it_must_refuse_and_the
     assert [name for _, _, name in seed.api.objects] == ["one"]
 
 
+async def test_a_record_that_cannot_be_read_is_of_a_replica_that_knows_nothing_until_it_lapses(seed: Seed) -> None:
+    replicas = seed.replicas()
+    await seed.other("one", "200")
+    await seed.other("two", "200")
+    two = next(found for (_, _, name), found in seed.api.objects.items() if name == "two")
+    two["spec"] = 5
+    seed.quota(200)
+    replicas._spec_changed("q")
+    await replicas._look()
+    assert seed.known == []
+    seed.clock.now += LAPSED
+    await seed.other("one", "201")
+    await replicas._look()
+    assert seed.known == ["q"], "its replica cannot read it either, so it refuses everything"
+    seed.clock.now += FORGOTTEN
+    await seed.other("one", "202")
+    await replicas._look()
+    assert [name for _, _, name in seed.api.objects] == ["one"]
+
+
 async def test_while_records_cannot_be_read_nothing_is_known(seed: Seed) -> None:
     replicas = seed.replicas()
     await seed.other("one", "200")
