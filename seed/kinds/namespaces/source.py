@@ -66,11 +66,8 @@ class NamespacedSource:
         self.consumer = Consumer("", cluster, quota.name)
         self.problem: Problem | None = None
         self.lost_at: float | None = None
-        self._quota = quota
-        self._on_change = on_change
-        self._on_state = on_state
-        self._unreached = unreached
-        self._had = had
+        self._quota, self._on_change, self._on_state = quota, on_change, on_state
+        self._unreached, self._had = unreached, had
         self._objects: ClusterObjects | None = None  # of the connection that there is
         self._counted: QuotaNamespaces | None = None
         self._next: QuotaNamespaces | None = None
