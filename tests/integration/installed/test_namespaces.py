@@ -234,21 +234,23 @@ async def test_what_cannot_be_listed_stops_its_own_quota_alone(site: Site, clust
     await clusters.counts("seed-1", "broken", pods="1", **widgets)
     await site.comes("master", "resourcequotas/broken", "Enforced", "True", seconds=60)
     # If that fails again, its last count is there after a restart, and the other kind is counted and freed.
+    await until(partial(clusters.pods, "user-1", "shop", "b"), 30)
+    await clusters.counts("seed-1", "broken", pods="2", **widgets)
     await site.patch("user-1", definition, {"spec": {"conversion": conversion}})
     await site.kill(site.program("seed-1"))
     await site.start(site.program("seed-1"))
     kept = "the last count of that is kept"
     await site.comes("master", "resourcequotas/broken", "UsageCurrent", "False", "ResourceNotListed", kept, seconds=90)
-    await until(partial(clusters.pods, "user-1", "shop", "b"), 60)
-    await clusters.counts("seed-1", "broken", pods="2", **widgets)
     await site.delete("user-1", "/api/v1/namespaces/shop/pods/b?gracePeriodSeconds=0")
     await clusters.counts("seed-1", "broken", pods="1", **widgets)
+    await until(partial(clusters.pods, "user-1", "shop", "c"), 60)
+    await clusters.counts("seed-1", "broken", pods="2", **widgets)
     assert (await site.condition("master", "resourcequotas/broken", "Enforced"))[0] == "True"
     await site.patch("user-1", definition, works)
     await site.comes("master", "resourcequotas/broken", "UsageCurrent", "True", seconds=60)
-    await clusters.counts("seed-1", "broken", pods="1", **widgets)
+    await clusters.counts("seed-1", "broken", pods="2", **widgets)
     await site.delete("user-1", definition)
-    await clusters.counts("seed-1", "broken", pods="1")
+    await clusters.counts("seed-1", "broken", pods="2")
 
 
 async def test_a_kind_that_is_not_served_is_held_until_its_definition_is_gone(site: Site, clusters: Clusters) -> None:
