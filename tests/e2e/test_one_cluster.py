@@ -43,15 +43,40 @@ SEED = {
     **PATIENT,
 }
 UID = 1000660000  # as OpenShift gives them
+TEAM = {"example.com/team": "quotas"}
 FITTED: dict[str, object] = {
-    "commonLabels": {"example.com/team": "quotas"},
+    "commonLabels": TEAM,
     "podLabels": {"example.com/mesh": "off"},
+    "podAnnotations": {"example.com/scan": "off"},
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "example.com/quotas", "operator": "Exists"}],
+    "affinity": {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 1,
+                    "podAffinityTerm": {
+                        "topologyKey": "kubernetes.io/hostname",
+                        "labelSelector": {"matchLabels": TEAM},
+                    },
+                }
+            ]
+        }
+    },
+    "priorityClassName": "system-node-critical",
+    "dnsPolicy": "Default",
+    "securityContext": {"privileged": False},
     "podSecurityContext": {"runAsUser": UID, "runAsGroup": 0, "fsGroup": UID},
     "healthPort": 10251,
     "livenessProbe": {"initialDelaySeconds": 1, "failureThreshold": 30},
     "readinessProbe": {"successThreshold": 2},
     "updateStrategy": {"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}},
     "extraArgs": ["--log-level=info"],
+    "extraEnv": [{"name": "SCRATCH", "value": "/scratch"}],
+    "extraObjects": [
+        "apiVersion: v1\nkind: ConfigMap\n"
+        "metadata: {name: '{{ .Chart.Name }}-extra', namespace: '{{ .Release.Namespace }}'}"
+    ],
     "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
     "serviceIPFamilyPolicy": "SingleStack",
@@ -73,6 +98,12 @@ async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluste
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def before() -> set[str]:
+    """All objects that were there before the installation."""
+    return set()
+
+
 @pytest.fixture
 def machines(home: Cluster) -> Machines:
     return Machines(home.server, PROJECT)
@@ -91,7 +122,10 @@ async def limit(home: Cluster, cpu: str) -> None:
     await home.enforced(QUOTA)
 
 
-async def test_from_helm_install_to_the_first_refused_machine(home: Cluster, machines: Machines) -> None:
+async def test_from_helm_install_to_the_first_refused_machine(
+    home: Cluster, machines: Machines, before: set[str]
+) -> None:
+    before.update(await everything(home))
     await home.apply(restricted(NAMESPACE), namespace(PROJECT))
     started = time.monotonic()
     await home.install("master", **FITTED, seeds=[{"name": "home", "inCluster": True}])
@@ -127,6 +161,10 @@ async def test_the_pods_are_restricted_and_nothing_restarted(home: Cluster) -> N
         assert pod["spec"]["securityContext"]["runAsUser"] == UID
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert status["restartCount"] == 0 and status["ready"]
+        assert pod["metadata"]["labels"]["example.com/team"] == "quotas"
+        assert pod["spec"]["priorityClassName"] == "system-node-critical" and pod["spec"]["dnsPolicy"] == "Default"
+    found = await home.kubectl("-n", NAMESPACE, "get", "configmaps", "-o", "name")
+    assert "seedquota-master-extra" in found and "seedquota-seed-extra" in found
 
 
 async def test_a_deployment_stops_exactly_at_a_quota_of_namespaces(home: Cluster) -> None:
@@ -232,7 +270,9 @@ async def test_helm_upgrade_and_rollback_under_load_lose_no_request(
     print(f"\nhelm upgrade and rollback, between the last release and this one: {load.none_lost()}")
 
 
-async def test_helm_uninstall_leaves_no_webhook_and_keeps_quotas(home: Cluster, machines: Machines) -> None:
+async def test_helm_uninstall_leaves_no_webhook_and_keeps_quotas(
+    home: Cluster, machines: Machines, before: set[str]
+) -> None:
     webhooks = ("get", "validatingwebhookconfigurations,mutatingwebhookconfigurations", "-o", "name")
     found = await home.kubectl(*webhooks)
     assert "/seedquota-machines" in found and "/seedquota-namespaces" in found
@@ -244,25 +284,34 @@ async def test_helm_uninstall_leaves_no_webhook_and_keeps_quotas(home: Cluster, 
     assert (await one_more_pod(home)).status == 201
     found = await home.kubectl("get", "resourcequotas.seedquota.io", "-o", "name")
     assert QUOTA in found and PODS_QUOTA in found
-    await until(lambda: nothing_else_is_left(home), 60)  # pods take a moment
+    await until(lambda: nothing_else_is_left(home, before), 60)  # pods take a moment
 
 
-async def nothing_else_is_left(home: Cluster) -> None:
-    """What docs/how-to/uninstall.md names, and what is in each namespace."""
-    kinds = "pods,deployments,replicasets,services,serviceaccounts,jobs,secrets,configmaps,roles,rolebindings,leases"
-    more = "quotaledgers,poddisruptionbudgets,networkpolicies,endpointslices"
-    left = (await home.kubectl("-n", NAMESPACE, "get", f"{kinds},{more}", "-o", "name")).split()
-    assert {re.sub(r"(replica-|quotaledger.seedquota.io/).*", r"\1", name) for name in left} == {
-        "serviceaccount/default",
-        "configmap/kube-root-ca.crt",
-        "secret/seedquota-webhook-key",
-        "secret/seedquota-webhook-tls",
-        "lease.coordination.k8s.io/seedquota-master",
-        "lease.coordination.k8s.io/seedquota-seed",
-        "lease.coordination.k8s.io/seedquota-seed-replica-",
-        "quotaledger.seedquota.io/",
+async def everything(home: Cluster) -> set[str]:
+    """Each object of each kind that the API server lists, but for Events: its group, kind, namespace and name."""
+    kinds = (await home.kubectl("api-resources", "--verbs=list", "-o", "name")).split()
+    columns = "custom-columns=A:.apiVersion,K:.kind,S:.metadata.namespace,N:.metadata.name"
+    asked = ",".join(kind for kind in kinds if not kind.startswith(("events", "componentstatuses")))
+    lines = (await home.kubectl("get", asked, "-A", "--no-headers", "-o", columns)).splitlines()
+    objects = (line.split() for line in lines)
+    return {f"{version.partition('/')[0]} {kind} {space} {name}" for version, kind, space, name in objects}
+
+
+async def nothing_else_is_left(home: Cluster, before: set[str]) -> None:
+    """What docs/how-to/uninstall.md names, what the tests made, and the Leases of nodes."""
+    made = f" ({PROJECT}|{SHOP}|kube-node-lease) | Namespace <none> ({NAMESPACE}|{PROJECT}|{SHOP})$"
+    definitions = (
+        r"[.]io CustomResourceDefinition <none> .*[.]seedquota[.]io$|APIService <none> v1alpha1[.]seedquota[.]io$"
+    )
+    left = {
+        each for each in await everything(home) - before if not re.search(f"{made}|{definitions}|^seedquota.io ", each)
     }
-    of_rights = "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
-    found = await home.kubectl("get", f"{of_rights},flowschemas,prioritylevelconfigurations,apiservices", "-o", "name")
-    ours = {line for line in found.split() if "seedquota" in line and not line.startswith("apiservice")}
-    assert ours == set()
+    assert {re.sub("(replica-).*", r"\1", each) for each in left} == {
+        f"v1 ServiceAccount {NAMESPACE} default",
+        f"v1 ConfigMap {NAMESPACE} kube-root-ca.crt",
+        f"v1 Secret {NAMESPACE} seedquota-webhook-key",
+        f"v1 Secret {NAMESPACE} seedquota-webhook-tls",
+        f"coordination.k8s.io Lease {NAMESPACE} seedquota-master",
+        f"coordination.k8s.io Lease {NAMESPACE} seedquota-seed",
+        f"coordination.k8s.io Lease {NAMESPACE} seedquota-seed-replica-",
+    }
