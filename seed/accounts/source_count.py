@@ -1,6 +1,6 @@
 """What a source uses is written into an account, with the reservations that it covers. Pure.
 
-If some kinds cannot be listed, the count is made in part (docs/reference/protocol.md, section 5). What the account has of the
+If some kinds cannot be listed, the count is made in part (protocol.md, section 5). What the account has of the
 resources that such a kind counts stays, and so does a reservation that has any of them, as a whole: a part of what it
 reserves is in no count yet. All other resources are counted.
 """

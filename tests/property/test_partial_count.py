@@ -124,13 +124,14 @@ class World:
         )
 
     def list(self, kind: GroupResource, began: int) -> None:
-        if kind not in self.objects.informers:
+        evaluator = self.counting.evaluators[kind]
+        if evaluator not in self.objects.informers:
             for thing in self.things:
                 if thing.kind == kind and thing.size:
                     version = "1" if thing.after is None or thing.pending else "2"
                     meta = ObjectMeta(name=thing.uid, namespace="web", uid=thing.uid, resource_version=version)
                     self.counting.totals.put(Evaluator(kind), Sized(metadata=meta, size=thing.size), 0.0)
-        self.objects.informers[kind] = cast(
+        self.objects.informers[evaluator] = cast(
             Any, SimpleNamespace(resource=kind, synced=True, listed_from=began, live=True)
         )
 

@@ -176,6 +176,13 @@ def test_a_lost_ledger_waits_for_the_window_then_a_fresh_list_of_every_source(pr
     assert opened == Open(("ns/a",)) and progress == MINE
 
 
+def test_a_lost_ledger_stays_lost_where_another_leader_comes_before_it_was_opened():
+    """The new account was seen by the master, whole and without a break: that says nothing of the one that was lost."""
+    made_anew = fencing.fence(account(granted={}, returned={}, used={}), "n2", in_doubt=True)
+    said = msgspec.structs.replace(ANSWERED, nonce="n2", seen=made_anew.fenced_at, unbroken=True)
+    assert plan.trusted(made_anew, said) is plan.Trust.NOTHING
+
+
 def test_a_ledger_is_called_lost_only_where_nothing_of_it_is_there():
     assert plan.why_recounted(Account(incarnation="a")) == "ledger was lost: recounting"
     assert "lease was not held" in plan.why_recounted(in_doubt())
