@@ -250,7 +250,7 @@ def expected(review: RawReview, quotas: Mapping[str, Quota], used: Mapping[str, 
             continue
         limits = resources.parse(quota.hard)
         if resources.over_limit(added, used[name], limits):
-            message = denial.exceeded(name, added, used[name], limits, {}, "decision").message
+            message = denial.exceeded(name, added, used[name], limits, {}).message("decision")
             found.exceeded[name] = exceeded_by(message)[1]
         found.added[name] = added
     return found
