@@ -167,7 +167,13 @@ ALL: tuple[Mutant, ...] = (
     Mutant("a namespace that leaves keeps its use", ((ObjectTotals, "leave", lambda *_a: None),), FOCUS, BUDGET),
     Mutant("what is told again counts again", ((ObjectTotals, "put", whatever_was_put_is_more),), FOCUS, BUDGET),
     Mutant(
-        "namespaces need not be listed anew", ((QuotaNamespaces, "listed_from", property(pods_alone)),), FOCUS, BUDGET
+        "namespaces need not be listed anew",
+        (
+            (QuotaNamespaces, "listed_from", property(pods_alone)),
+            (QuotaNamespaces, "_has_namespaces", lambda *_a: True),
+        ),
+        FOCUS,
+        BUDGET,
     ),
     Mutant(
         "objects need not be listed anew", ((QuotaNamespaces, "listed_from", property(labels_alone)),), FOCUS, BUDGET
