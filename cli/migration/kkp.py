@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cli.migration.manifests import Json, Translated, made, mapping, quantity, text
+from cli.migration import manifests
+from cli.migration.manifests import Json, Made, Translated, made, mapping, quantity, text
 from common.api.labels import SETTINGS
 from master.tenancy.default_policy import usual_name
 
@@ -15,27 +16,11 @@ _RESOURCES = ("cpu", "memory", "storage")
 
 
 def translated(found: Iterable[Json]) -> Translated:
-    objects: list[Json] = []
-    left: list[str] = []
-    for each in found:
-        kind, name = text(each.get("kind")), text(mapping(each.get("metadata")).get("name"))
-        if text(each.get("apiVersion")).partition("/")[0] != GROUP or kind not in (
-            "ResourceQuota",
-            "KubermaticSetting",
-        ):
-            left.append(f"{kind} {name}: only a ResourceQuota and a KubermaticSetting of {GROUP} are translated")
-            continue
-        if kind == "ResourceQuota":
-            made_of, why = _quota(each, name)
-        else:
-            made_of, why = _settings(each, name)
-        objects += made_of
-        left += why
-    return Translated(objects, left)
+    return manifests.translated(found, GROUP, {"ResourceQuota": _quota, "KubermaticSetting": _settings})
 
 
-def _quota(found: Json, name: str) -> tuple[list[Json], list[str]]:
-    spec, about = mapping(found.get("spec")), f"ResourceQuota {name}"
+def _quota(found: Json, _name: str, about: str) -> Made:
+    spec = mapping(found.get("spec"))
     subject = mapping(spec.get("subject"))
     kind, project = text(subject.get("kind")) or "project", text(subject.get("name"))
     if mapping(mapping(found.get("metadata")).get("labels")).get(DEFAULT_LABEL) == "true":
@@ -52,9 +37,8 @@ def _quota(found: Json, name: str) -> tuple[list[Json], list[str]]:
     return [quota], left
 
 
-def _settings(found: Json, name: str) -> tuple[list[Json], list[str]]:
+def _settings(found: Json, _name: str, about: str) -> Made:
     """Of all settings the default quota; the others are no matter of quotas."""
-    about = f"KubermaticSetting {name}"
     default = mapping(mapping(found.get("spec")).get("defaultQuota"))
     limits, left = _limits(mapping(default.get("quota")), about, "spec.defaultQuota.quota")
     if not limits:

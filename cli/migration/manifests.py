@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import yaml
@@ -21,6 +21,29 @@ class Translated(msgspec.Struct, frozen=True):
     objects: Sequence[Json]
     left: Sequence[str]
     notes: Sequence[str] = ()
+
+
+Made = tuple[list[Json], list[str]]
+"""Of one object: what is to be applied, and what is left."""
+OfKind = Callable[[Json, str, str], Made]
+"""Of an object, its name, and how it is called in what is said of it."""
+
+
+def translated(found: Iterable[Json], group: str, kinds: Mapping[str, OfKind]) -> Translated:
+    """Each object by its kind. Those of other groups and kinds are left."""
+    objects: list[Json] = []
+    left: list[str] = []
+    known = f"{' and '.join(f'a {kind}' for kind in kinds)} of {group} {'are' if len(kinds) > 1 else 'is'} translated"
+    for each in found:
+        kind, name = text(each.get("kind")), text(mapping(each.get("metadata")).get("name"))
+        of_kind = kinds.get(kind) if text(each.get("apiVersion")).partition("/")[0] == group else None
+        if of_kind is None:
+            left.append(f"{kind} {name}: only {known}")
+            continue
+        made_of, why = of_kind(each, name, f"{kind} {name}")
+        objects += made_of
+        left += why
+    return Translated(objects, left)
 
 
 def documents(text: str, file: str) -> Iterator[Json]:

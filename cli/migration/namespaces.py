@@ -6,9 +6,9 @@ OpenShift: `quota.openshift.io/v1`. HNC: `hnc.x-k8s.io/v1alpha2`. Capsule: `caps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from cli.migration.manifests import Json, Translated, items, made, mapping, quantity, text
+from cli.migration.manifests import Json, Made, Translated, items, made, mapping, quantity, text, translated
 from common.quota import object_names
 
 HNC_TREE = ".tree.hnc.x-k8s.io/depth"
@@ -32,26 +32,8 @@ _RANCHER = {
     "limitsMemory": "limits.memory",
 }
 
-Found = tuple[list[Json], list[str]]
-OfKind = Callable[[Json, str, str], Found]
 
-
-def _translated(found: Iterable[Json], group: str, kinds: Mapping[str, OfKind]) -> Translated:
-    objects: list[Json] = []
-    left: list[str] = []
-    for each in found:
-        kind, name = text(each.get("kind")), text(mapping(each.get("metadata")).get("name"))
-        of_kind = kinds.get(kind) if text(each.get("apiVersion")).partition("/")[0] == group else None
-        if of_kind is None:
-            left.append(f"{kind} {name}: only {' and '.join(kinds)} of {group} is translated")
-            continue
-        made_of, why = of_kind(each, name, f"{kind} {name}")
-        objects += made_of
-        left += why
-    return Translated(objects, left)
-
-
-def _quota(name: str, selector: Json, spec: Json, about: str) -> Found:
+def _quota(name: str, selector: Json, spec: Json, about: str) -> Made:
     """`spec`: as that of a core ResourceQuota."""
     limits: dict[str, str | int] = {}
     left = []
@@ -72,25 +54,26 @@ def _quota(name: str, selector: Json, spec: Json, about: str) -> Found:
 
 
 def openshift(found: Iterable[Json]) -> Translated:
-    return _translated(found, "quota.openshift.io", {"ClusterResourceQuota": _cluster_resource_quota})
+    return translated(found, "quota.openshift.io", {"ClusterResourceQuota": _cluster_resource_quota})
 
 
-def _cluster_resource_quota(found: Json, name: str, about: str) -> Found:
+def _cluster_resource_quota(found: Json, name: str, about: str) -> Made:
     spec = mapping(found.get("spec"))
-    selector, annotations = mapping(mapping(spec.get("selector")).get("labels")), mapping(spec.get("selector"))
-    if wanted := mapping(annotations.get("annotations")):
+    selector = mapping(spec.get("selector"))
+    if wanted := mapping(selector.get("annotations")):
         chosen = ", ".join(f"{key}={value}" for key, value in wanted.items())
         return [], [f"{about}: it selects by the annotations {chosen}; label these namespaces, and select by the label"]
-    if not selector:
+    labels = mapping(selector.get("labels"))
+    if not labels:
         return [], [f"{about}: it has no selector of labels"]
-    return _quota(name, selector, mapping(spec.get("quota")), about)
+    return _quota(name, labels, mapping(spec.get("quota")), about)
 
 
 def hnc(found: Iterable[Json]) -> Translated:
-    return _translated(found, "hnc.x-k8s.io", {"HierarchicalResourceQuota": _hierarchical})
+    return translated(found, "hnc.x-k8s.io", {"HierarchicalResourceQuota": _hierarchical})
 
 
-def _hierarchical(found: Json, name: str, about: str) -> Found:
+def _hierarchical(found: Json, name: str, about: str) -> Made:
     namespace = text(mapping(found.get("metadata")).get("namespace"))
     if not namespace:
         return [], [f"{about}: it has no namespace, so it is not known which tree it limits"]
@@ -100,10 +83,10 @@ def _hierarchical(found: Json, name: str, about: str) -> Found:
 
 def capsule(found: Iterable[Json]) -> Translated:
     kinds = {"Tenant": _tenant, "GlobalResourceQuota": _global_resource_quota}
-    return _translated(found, "capsule.clastix.io", kinds)
+    return translated(found, "capsule.clastix.io", kinds)
 
 
-def _tenant(found: Json, name: str, about: str) -> Found:
+def _tenant(found: Json, name: str, about: str) -> Made:
     spec = mapping(found.get("spec"))
     of_tenant = {"matchLabels": {CAPSULE_TENANT: name}}
     quotas: list[tuple[str, Json, Json]] = []
@@ -129,7 +112,7 @@ def _tenant(found: Json, name: str, about: str) -> Found:
     return made_of, left
 
 
-def _global_resource_quota(found: Json, name: str, about: str) -> Found:
+def _global_resource_quota(found: Json, name: str, about: str) -> Made:
     spec = mapping(found.get("spec"))
     selectors = [each for each in items(spec.get("namespaceSelectors")) if each]
     if len(selectors) != 1:
@@ -145,10 +128,10 @@ def _both(a: Json, b: Json) -> Json:
 
 
 def rancher(found: Iterable[Json]) -> Translated:
-    return _translated(found, "management.cattle.io", {"Project": _rancher_project})
+    return translated(found, "management.cattle.io", {"Project": _rancher_project})
 
 
-def _rancher_project(found: Json, name: str, about: str) -> Found:
+def _rancher_project(found: Json, name: str, about: str) -> Made:
     spec = mapping(found.get("spec"))
     limit = mapping(mapping(spec.get("resourceQuota")).get("limit"))
     about = f"{about} ({text(spec.get('displayName')) or 'without a name'}, of cluster {text(spec.get('clusterName'))})"
