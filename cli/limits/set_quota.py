@@ -15,7 +15,7 @@ from cli.limits.changes import Changed, Changes
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import add_output
 from common.api.labels import DEFAULT_LABEL
-from common.api.types import OF_ALLOCATION, ORGANIZATIONS, PROJECTS, SEEDS
+from common.api.types import ORGANIZATIONS, PROJECTS, SEEDS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from common.quota import resources
@@ -24,7 +24,7 @@ from common.quota.quantity import UNIT
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_quota
 from master.quotas import staleness
 from master.tenancy.default_policy import usual_name
-from master.tenancy.quota_allocations import is_made
+from master.tenancy.quota_allocations import made_from
 
 TINY = 2**20 * UNIT  # bytes: no machine and no pod is that small
 ATTEMPTS = 10  # the master writes the status all the time
@@ -100,10 +100,10 @@ async def run(options: argparse.Namespace) -> Printed:
 
 def _refuse_made(quota: MasterQuota) -> None:
     """The master would undo the change."""
-    name = quota.metadata.name
-    if is_made(quota):
-        owner = name.removeprefix(OF_ALLOCATION)
-        raise Failed(f"seedquota/{name} is made from ResourceQuotaAllocation {owner}: change that one instead")
+    if owner := made_from(quota):
+        raise Failed(
+            f"seedquota/{quota.metadata.name} is made from ResourceQuotaAllocation {owner}: change that one instead"
+        )
 
 
 async def _written(

@@ -20,6 +20,7 @@ from master.cache.allocations import Use
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota, spec_quota
 from master.quotas import staleness
+from master.tenancy import quota_allocations
 
 MAX_AMOUNT = 2**53 - 1  # what every reader of JSON has exactly
 MAX_TYPES = 64  # as the CRD has it
@@ -265,8 +266,8 @@ def _selector(quota: MasterQuota) -> LabelSelector | UnsetType:
 
 def made_of(quota: MasterQuota) -> str:
     """Kind and name of the object that the quota follows: what is written to the quota itself is undone."""
-    owners = [owner for owner in quota.metadata.owner_references if owner.kind == "ResourceQuotaAllocation"]
-    return f"{owners[0].kind} {owners[0].name}" if owners else ""
+    name = quota_allocations.made_from(quota)
+    return f"{quota_allocations.KIND} {name}" if name else ""
 
 
 def quantities(given: Mapping[str, str | int | float], where: str) -> dict[str, str | int]:
@@ -279,9 +280,10 @@ def quantities(given: Mapping[str, str | int | float], where: str) -> dict[str, 
         if isinstance(amount, str):
             found[name] = amount
             continue
-        units = Decimal(str(amount)) * (GIGA if resources.unit(name) == "bytes" else 1) * UNIT
-        least = UNIT // 1000 if resources.unit(name) == "cores" else UNIT
-        if units % least and resources.unit(name) != "bytes":
+        unit = resources.unit(name)
+        units = Decimal(str(amount)) * (GIGA if unit == "bytes" else 1) * UNIT
+        least = UNIT // 1000 if unit == "cores" else UNIT
+        if units % least and unit != "bytes":
             raise invalid(f"{where}/{escape(name)}", f"{name}: {amount} is too fine; it is counted in whole pieces")
         found[name] = resources.render({name: int(units // least * least)})[name]
     amounts(found, where)

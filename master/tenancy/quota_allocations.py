@@ -99,12 +99,12 @@ def _owner(allocation: QuotaAllocation) -> OwnerReference:
     return OwnerReference(api_version=API_VERSION, kind=KIND, name=metadata.name, uid=metadata.uid, controller=True)
 
 
-def is_made(quota: MasterQuota) -> bool:
-    """Of an allocation, be it there or not."""
-    return any(
-        owner.kind == KIND and owner.api_version == API_VERSION and quota.metadata.name == quota_name(owner.name)
-        for owner in quota.metadata.owner_references
-    )
+def made_from(quota: MasterQuota) -> str:
+    """The name of the allocation that the quota is made of, be it there or not. Empty for any other quota."""
+    for owner in quota.metadata.owner_references:
+        if owner.kind == KIND and owner.api_version == API_VERSION and quota.metadata.name == quota_name(owner.name):
+            return owner.name
+    return ""
 
 
 class QuotaAllocations:
@@ -142,13 +142,13 @@ class QuotaAllocations:
         allocation = self._caches.allocations.store.get(name)
         quota = self._caches.quotas.store.get(quota_name(name))
         if allocation is None or allocation.metadata.deletion_timestamp is not None:
-            if quota is not None and is_made(quota):
+            if quota is not None and made_from(quota):
                 await self._caches.confirm(PLURAL, name, allocation)
                 await self._delete(quota)
             return None
         if quota is None:
             return await self._make(allocation)
-        if not owned_by(quota, allocation.metadata) and is_made(quota):
+        if not owned_by(quota, allocation.metadata) and made_from(quota):
             # Of an allocation that was deleted and made again: what is counted begins anew.
             await self._caches.confirm(PLURAL, name, allocation)
             await self._delete(quota)
