@@ -1,4 +1,4 @@
-"""Which tests run in one process, and in which order: those that take longest begin first. What is told of a hang."""
+"""How tests are spread over processes: the longest begin first. And what the report of a test that hangs says."""
 
 from __future__ import annotations
 

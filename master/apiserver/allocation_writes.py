@@ -108,7 +108,8 @@ class AllocationWrites:
                 raise self._problem(error, "") from None
             self._proven.keep(namespace, began, MAX_PROVEN)
             return
-        raise ProblemError(503, "no Seed with inCluster admits Allocations on the master; docs/how-to/allocations.md")
+        detail = "no Seed with inCluster admits Allocations on the master; see docs/how-to/allocations.md"
+        raise ProblemError(503, detail)
 
     async def create(
         self, wanted: Sequence[NewAllocation], user: str

@@ -139,7 +139,8 @@ class Counting:
         opened: set[tuple[str, str]] | None = set()
         for quota in self._registry.quotas_of(source.consumer):
             handle = self._registry.get(quota)
-            partly = not self._accounts.may_count(quota, source) and self._accounts.may_count_partly(quota, source)
+            wholly = self._accounts.may_count(quota, source)
+            partly = not wholly and self._accounts.may_count_partly(quota, source)
             if handle is None or not (source.counted or partly):
                 opened = None
                 # Nothing is dropped until it was counted: watch caches of several kinds can lose and regain a list.
@@ -147,7 +148,7 @@ class Counting:
                 self._due.setdefault(key, time.monotonic() + pause)
                 continue
             # The list that the accounts controller demanded may bring no change: then nobody else would count it.
-            done = await self._written(handle, quota, source, partly=partly)
+            done = await self._written(handle, quota, source, may_count=wholly or partly)
             if done is None:
                 opened = None
                 continue
@@ -164,13 +165,12 @@ class Counting:
             self._judge(key, totals, waiting, frozenset(opened))
 
     async def _written(
-        self, handle: AccountHandle, quota: Quota, source: UsageSource, *, partly: bool = False
+        self, handle: AccountHandle, quota: Quota, source: UsageSource, *, may_count: bool
     ) -> bool | None:
         """Whether it was counted there; None if that fails in a way that nobody expected. Then what is counted there is
         old, and the quota says so."""
         failed = self._accounts.uncounted
         with contained("counting", f"{source.key} for {quota.name}") as attempt:
-            may_count = partly or self._accounts.may_count(quota, source)
             done = may_count and await write(handle, quota, self._counted(source, quota))
         if attempt.failed:
             failed.setdefault((quota.key.uid, source.key), time.monotonic())
