@@ -16,7 +16,7 @@ URL ?= https://github.com/seedquota/seedquota/releases/download/v$(VERSION)
 REVISION = $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 UV := uv==0.13.9
 COMPILE := $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-  --no-emit-index-url --no-annotate --no-header $(if $(UPGRADE),--upgrade)
+  --no-emit-index-url --no-annotate --no-header --no-strip-extras $(if $(UPGRADE),--upgrade)
 EXAMPLES ?= 5000
 PYTEST_ARGUMENTS := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Programs that are started again and again are compiled once, wherever that is switched off.
