@@ -1,4 +1,4 @@
-"""What `kubectl apply` warns of on the master, as a real API server says it."""
+"""What `kubectl apply` warns of on the master, and what policies refuse there, as a real API server says it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.chart.conftest import CHARTS, MERGE, Api
 API_VERSION = "seedquota.io/v1alpha1"
 NAME = "kubernetes.io/metadata.name"
 NAMESPACES_QUOTA = "owner-ann"
+OBJECTS, ALLOCATIONS = "Objects", "Allocations"
+COUNTED = {"clusters": "5", "example.com/idle": "5", "example.com/new": "5", "servers": "9"}
 
 
 def quota(name: str, subject: dict, **limits: str) -> dict:
@@ -49,6 +51,14 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             **quota("project-used", {"kind": "project", "name": "used"}, cpu="64", memory="1Gi"),
             "status": {"globalUsage": {"cpu": "60"}},
         },
+        {
+            **quota("project-two", {"kind": "project", "name": "two"}, **COUNTED),
+            "status": {"globalUsage": {"clusters": "2", "example.com/idle": "0", "servers": "5"}},
+        },
+        {
+            **quota("org-two", {"kind": "organization", "name": "two"}, clusters="9"),
+            "status": {"globalUsage": {"clusters": "3"}},
+        },
     ]
     for body in stored:
         await api.store(body)
@@ -56,6 +66,8 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     await apply(plane.cluster("charts"), policies)
     async with asyncio.timeout(60):
         while not (await api.create(of_namespaces(by_name("Exists")))).warnings:
+            await asyncio.sleep(0.1)
+        while len((await api.create(settings({"clusters": ALLOCATIONS}))).warnings) < 2:
             await asyncio.sleep(0.1)
     yield api
     for body in (*policies, *stored):
@@ -102,3 +114,47 @@ async def test_a_limit_below_what_is_used_is_warned_of(warned: Api, limits: dict
     assert answer.status == 200
     assert bool(told) == bool(answer.warnings)
     assert all(told in text for text in answer.warnings)
+
+
+def settings(sides: dict[str, str], said: str = "") -> dict:
+    metadata = {"name": "default", "annotations": {"seedquota.io/change-side": said}}
+    listed = [{"name": name, "countFrom": side} for name, side in sides.items()]
+    return {"apiVersion": API_VERSION, "kind": "QuotaSettings", "metadata": metadata, "spec": {"resources": listed}}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said", "told"),
+    [
+        ({}, {"clusters": ALLOCATIONS}, "", "limits clusters (used: "),
+        ({"clusters": OBJECTS}, {"clusters": ALLOCATIONS}, "", "limits clusters (used: "),
+        ({}, {"example.com/new": ALLOCATIONS}, "", "limits example.com/new (used: not known yet)"),
+        ({"servers": ALLOCATIONS}, {"servers": OBJECTS}, "", "limits servers (used: 5)"),
+        ({"servers": ALLOCATIONS}, {"servers": OBJECTS}, "servers=Allocations", "limits servers (used: 5)"),
+        ({"servers": ALLOCATIONS}, {"servers": OBJECTS}, "a=Objects, servers=Objects", ""),
+        ({}, {"clusters": ALLOCATIONS}, "clusters=Allocations", ""),
+        ({}, {"clusters": OBJECTS}, "", ""),
+        ({}, {"example.com/idle": ALLOCATIONS}, "", ""),
+        ({}, {"servers": ALLOCATIONS, "gpus": ALLOCATIONS}, "", ""),
+        ({"servers": ALLOCATIONS}, {"gpus": ALLOCATIONS}, "", ""),
+        ({"clusters": ALLOCATIONS}, {"clusters": ALLOCATIONS}, "", ""),
+    ],
+)
+async def test_a_limit_does_not_lapse_because_the_catalogue_counts_another_side(
+    warned: Api, before: dict[str, str], after: dict[str, str], said: str, told: str
+) -> None:
+    if before:
+        meant = ",".join(f"{name}={side}" for name, side in before.items())
+        await warned.store(settings(before, meant))
+    try:
+        body = settings(after, said)
+        answer = await (warned.patch(body, body) if before else warned.create(body))
+    finally:
+        if before:
+            await warned.call("DELETE", warned.path(settings({})))
+    if not told:
+        assert (answer.status, answer.warnings) == (200 if before else 201, [])
+        return
+    assert answer.status == 422, answer.body
+    assert told in answer.message and "annotate QuotaSettings default: seedquota.io/change-side=" in answer.message
+    limiting = {"project-two", "org-two"} if "clusters" in after else {"project-two"}
+    assert {text.split("seedquota/")[1].split(" limits")[0] for text in answer.warnings} == limiting
