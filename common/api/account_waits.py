@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from common.api import conditions
@@ -25,7 +26,7 @@ def text(wait: AccountWait, *, named: bool = True) -> str:
         case WaitReason.IN_FLIGHT_WINDOW:
             return f"waits until {wait.until}, since what was admitted before may appear until then"
         case WaitReason.SOURCES:
-            return f"waits for new lists from {_sources(wait, named=named)}"
+            return f"waits for new lists {_kinds(wait, named=named)}from {_sources(wait, named=named)}"
         case WaitReason.TURN:
             return "waits for its turn, since a limited number of accounts is opened at a time"
         case WaitReason.LEDGER:
@@ -37,4 +38,13 @@ def _sources(wait: AccountWait, *, named: bool) -> str:
     number = len(wait.sources) + wait.sources_omitted
     if not named or not wait.sources:
         return conditions.count(number, "cluster") if number else "its clusters"
-    return ", ".join(wait.sources) + (f" and {wait.sources_omitted} more" if wait.sources_omitted else "")
+    return _some(wait.sources, wait.sources_omitted)
+
+
+def _kinds(wait: AccountWait, *, named: bool) -> str:
+    """Names of sources have them in brackets."""
+    return f"of {_some(wait.kinds, wait.kinds_omitted)} " if wait.kinds and not named else ""
+
+
+def _some(names: Sequence[str], omitted: int) -> str:
+    return ", ".join(names) + (f" and {omitted} more" if omitted else "")

@@ -79,12 +79,14 @@ class WireAsk(Wire):
 
 class AccountWait(Wire):
     """What an account that admits nothing waits for, see common/api/account_waits.py. `sources`: the first few of those
-    that were not listed yet, of reason Sources. `until`: when the in-flight window ends, by the seed's clock. It is
-    for people only."""
+    that were not listed yet, of reason Sources. `kinds`: the first few that lack a list in any of them. `until`: when
+    the in-flight window ends, by the seed's clock. It is for people only."""
 
     reason: str = ""
     sources: list[str] = []
     sources_omitted: int = 0
+    kinds: list[str] = []
+    kinds_omitted: int = 0
     until: str = ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from common.api import conditions
 from common.api.catalogue import Catalogue
 from common.quota import resources
 from common.quota.account import Account
@@ -48,12 +47,10 @@ class AccountSources:
             return False
         return all(key.project for key in self._registry.source_keys(quota))
 
-    def unlisted(self, key: str, since: int) -> str:
-        """The source, and which kinds of it lack a list that began after that moment, for people."""
+    def unlisted(self, key: str, since: int) -> list[str]:
+        """Which kinds of the source lack a list that began after that moment."""
         source = self._sources.get(key)
-        kinds = source.in_namespaces.unlisted(since) if source is not None and source.in_namespaces is not None else []
-        name = SourceKey(key).shown
-        return f"{name} ({conditions.some(kinds)})" if kinds else name
+        return source.in_namespaces.unlisted(since) if source is not None and source.in_namespaces is not None else []
 
     def counted(self, key: SourceKey, used: ResourceList) -> ResourceList:
         """What the catalogue says is counted from this source. It says nothing of quotas of kind namespaces."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from common.api import conditions
@@ -12,6 +12,7 @@ from common.api.conditions import NAMED
 from common.api.types import AccountWait
 from seed.accounts.plan import WaitsFor
 from seed.model.quota import Quota
+from seed.model.source_key import SourceKey
 
 MAX_NAME = 512  # characters of what is said of one source
 
@@ -35,8 +36,10 @@ class Waits:
         if self._of(quota) is None:
             self.note(quota, WaitsFor(WaitReason.TURN))
 
-    def note(self, quota: Quota, found: WaitsFor | None, name_of: Callable[[str], str] = str) -> None:
-        """`found` is None for one that admits. `name_of`: what people call a source, by its key."""
+    def note(
+        self, quota: Quota, found: WaitsFor | None, unlisted: Callable[[str], Sequence[str]] = lambda _key: ()
+    ) -> None:
+        """`found` is None for one that admits. `unlisted`: which kinds of a source lack a list, by its key."""
         if found is None:
             self._waiting.pop(quota.name, None)
             return
@@ -45,10 +48,14 @@ class Waits:
             before = None
         if before is not None and before.said.until:
             return  # the time is not told anew each time that it is looked at
+        lacking = {key: unlisted(key) for key in sorted(found.sources)}
+        kinds = sorted({kind for each in lacking.values() for kind in each})
         said = AccountWait(
             reason=found.reason,
-            sources=[name_of(key)[:MAX_NAME] for key in sorted(found.sources)[:NAMED]],
-            sources_omitted=max(len(found.sources) - NAMED, 0),
+            sources=[_named(key, each)[:MAX_NAME] for key, each in list(lacking.items())[:NAMED]],
+            sources_omitted=max(len(lacking) - NAMED, 0),
+            kinds=[kind[:MAX_NAME] for kind in kinds[:NAMED]],
+            kinds_omitted=max(len(kinds) - NAMED, 0),
             until=conditions.now(found.seconds) if found.reason is WaitReason.IN_FLIGHT_WINDOW else "",
         )
         since = before.since if before is not None else self._clock()
@@ -78,3 +85,8 @@ class Waits:
     def _of(self, quota: Quota) -> _Waiting | None:
         known = self._waiting.get(quota.name)
         return known if known is not None and known.uid == quota.key.uid else None
+
+
+def _named(key: str, kinds: Sequence[str]) -> str:
+    name = SourceKey(key).shown
+    return f"{name} ({conditions.some(kinds)})" if kinds else name

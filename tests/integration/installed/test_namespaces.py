@@ -16,7 +16,7 @@ import pytest_asyncio
 from common.quota import resources
 from devcluster.objects import API
 from tests.integration.installed.commands import Commands
-from tests.integration.installed.site import CLUSTERS, WINDOW, Answer, Json, Site, until
+from tests.integration.installed.site import CLUSTERS, LEDGERS, WINDOW, Answer, Json, Site, until
 
 pytestmark = pytest.mark.integration
 
@@ -27,6 +27,7 @@ WIDGETS = "/apis/example.com/v1/namespaces/{}/widgets"
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-namespaces"
 ENFORCED = "NamespacesEnforced"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+NAMESPACES_ROLE = "/apis/rbac.authorization.k8s.io/v1/clusterroles/seedquota-user-cluster-namespaces"
 
 
 def quota(name: str = QUOTA, **limits: str) -> Json:
@@ -112,6 +113,15 @@ async def define_widgets(site: Site, cluster: str, versions: list[Json]) -> None
         {**group, "kind": "ClusterRole", "rules": [rule]},
         {**group, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
     )
+
+
+def service(name: str) -> Json:
+    return {"metadata": {"name": name}, "spec": {"clusterIP": "None"}}
+
+
+async def create_service(site: Site, cluster: str, namespace: str, name: str) -> None:
+    answer = await site.call(cluster, "POST", f"/api/v1/namespaces/{namespace}/services", service(name))
+    assert answer.status == 201, answer
 
 
 def widget(name: str) -> Json:
@@ -251,6 +261,48 @@ async def test_what_cannot_be_listed_stops_its_own_quota_alone(site: Site, clust
     await clusters.counts("seed-1", "broken", pods="2", **widgets)
     await site.delete("user-1", definition)
     await clusters.counts("seed-1", "broken", pods="2")
+
+
+async def test_where_a_right_is_taken_away_the_last_count_is_kept_and_a_lost_ledger_names_the_kind(
+    site: Site, clusters: Clusters
+) -> None:
+    path, agent = f"resourcequotas/{QUOTA}", site.program("seed-1")
+    await clusters.namespace("user-1", "mall", ANN)
+    await site.apply("master", quota(pods="2", services="1"))
+    await site.comes("master", path, "Enforced", "True", seconds=60)
+    await until(partial(create_service, site, "user-1", "mall", "web"), 60)
+    await clusters.pods("user-1", "mall", "a", "b")
+    await clusters.counts("seed-1", pods="2", services="1")
+    rules = (await site.get("user-1", NAMESPACES_ROLE))["rules"]
+    without = [{**rule, "resources": [each for each in rule["resources"] if each != "services"]} for rule in rules]
+    await site.patch("user-1", NAMESPACES_ROLE, {"rules": without})
+    try:
+        await site.kill(agent)
+        await site.start(agent)
+        kept = "the last count of that is kept"
+        await site.comes("master", path, "UsageCurrent", "False", "ResourceNotListed", "services", kept, seconds=90)
+        await site.delete("user-1", "/api/v1/namespaces/mall/pods/b?gracePeriodSeconds=0")
+        await clusters.counts("seed-1", pods="1", services="1")
+        await until(partial(clusters.pods, "user-1", "mall", "c"), 60)
+        answer = await site.call("user-1", "POST", "/api/v1/namespaces/mall/services", service("more"))
+        assert answer.status == 403 and "used: services=1, limited: services=1" in answer.message, answer
+
+        await site.kill(agent)
+        ledger = (await site.ledger("seed-1", QUOTA))["metadata"]["name"]
+        await site.delete("seed-1", f"{LEDGERS}/{ledger}")
+        await site.start(agent)
+
+        async def waits() -> None:
+            answer = await site.call("user-1", "POST", "/api/v1/namespaces/mall/pods?dryRun=All", pod("d"))
+            text = "its account is not open yet: it waits for new lists of services from 1 cluster"
+            assert answer.status == 503 and text in answer.message, answer
+
+        await until(waits, 90)
+    finally:
+        await site.patch("user-1", NAMESPACES_ROLE, {"rules": rules})
+    await site.comes("master", path, "UsageCurrent", "True", seconds=90)
+    await clusters.counts("seed-1", pods="2", services="1")
+    await site.comes("master", path, "Enforced", "True", seconds=60)
 
 
 async def test_a_kind_that_is_not_served_is_held_until_its_definition_is_gone(site: Site, clusters: Clusters) -> None:

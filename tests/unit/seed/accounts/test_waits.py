@@ -126,10 +126,13 @@ async def test_a_quota_that_comes_waits_until_it_is_looked_at_and_inherits_nothi
 async def test_what_is_said_of_sources_is_bounded_and_the_end_of_the_window_is_said_once() -> None:
     waits = Waits()
     async with a_quota() as quota:
-        waits.note(quota, WaitsFor(WaitReason.SOURCES, sources=tuple("edcba")), lambda key: key * 10_000)
+        kinds = [f"{name}{'x' * MAX_NAME}" for name in "edcba"]
+        waits.note(quota, WaitsFor(WaitReason.SOURCES, sources=tuple("edcba")), lambda _key: kinds)
         said = waits.of(quota)
         assert said is not None
-        assert (said.sources, said.sources_omitted) == ([key * MAX_NAME for key in "abc"], 2)
+        assert [name[0] for name in said.sources] == list("abc") and said.sources_omitted == 2
+        assert [name[0] for name in said.kinds] == list("abc") and said.kinds_omitted == 2
+        assert {len(name) for name in said.sources + said.kinds} == {MAX_NAME}
         waits.note(quota, WaitsFor(WaitReason.IN_FLIGHT_WINDOW, seconds=60.0))
         first = waits.of(quota)
         assert first is not None and first.until
@@ -144,6 +147,13 @@ async def test_what_is_said_of_sources_is_bounded_and_the_end_of_the_window_is_s
             AccountWait(reason="Sources", sources=["alpha/c1", "alpha/c2"], sources_omitted=3),
             "waits for new lists from alpha/c1, alpha/c2 and 3 more",
             "waits for new lists from 5 clusters",
+        ),
+        (
+            AccountWait(
+                reason="Sources", sources=["alpha/c1 (pods)"], kinds=["jobs.batch", "pods", "services"], kinds_omitted=1
+            ),
+            "waits for new lists from alpha/c1 (pods)",
+            "waits for new lists of jobs.batch, pods, services and 1 more from 1 cluster",
         ),
         (AccountWait(reason="Sources"), "waits for new lists from its clusters", None),
         (AccountWait(reason="MasterAnswer"), "waits for the answer of the master", None),
