@@ -29,6 +29,7 @@ from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage
 from master.quotas import staleness
+from master.quotas.override_conditions import text_of
 
 HELP = "show one quota: used and free amounts, its seeds, consumers, denials and problems"
 EXAMPLES = """\
@@ -163,6 +164,7 @@ def _about(quota: MasterQuota, found: Figures, now: datetime, most: int | None) 
     if quota.status.surge.hard:
         hard, used = resources.parse(quota.status.surge.hard), resources.parse(quota.status.surge.used)
         lines.append(f"Surge: used {resources.text(used) or 'nothing'} of {resources.text(hard)}")
+    lines += [f"Raised: {text_of(each)}" for each in quota.status.overrides if each.state != "Ended"]
     if found.stale:
         lines.append(f"May be out of date: {', '.join(each.text(now) for each in found.stale)}")
     if quota.status.conditions and quota.status.observed_generation != quota.metadata.generation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,12 +11,12 @@ import msgspec
 
 from cli import figures, quotas, reading, terminal
 from cli.connection import add_cluster, connected
-from cli.limits import changes
+from cli.limits import changes, raises
 from cli.limits.changes import Changed, Changes
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import add_output
 from common.api.labels import DEFAULT_LABEL
-from common.api.types import ORGANIZATIONS, PROJECTS, SEEDS
+from common.api.types import ORGANIZATIONS, PROJECTS, SEEDS, Quantities
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
 from common.quota import resources
@@ -36,9 +37,11 @@ examples:
   seedquota set project/alpha cpu=48 --dry-run=server   # what would be used beyond it
   seedquota set organization/acme nvidia.com/gpu=16 storage-
   seedquota set seedquota/owner-ann pods=100            # by its name: of kind namespaces, or one of several
+  seedquota set project/alpha cpu=128 --until 7d --reason launch   # raises it for a week
 
-RESOURCE=AMOUNT sets a limit and RESOURCE- removes it, so that the resource is unlimited; other limits stay. If somebody
-else changes the limits at the same time, nothing is written.
+RESOURCE=AMOUNT sets a limit and RESOURCE- removes it, so that the resource is unlimited; other limits stay. With
+--until the limit in the quota stays, and is raised until then. If somebody else changes the limits at the same time,
+nothing is written.
 Exit status: 0 done, 1 failed; with --dry-run also 3, a figure may be out of date.
 """
 
@@ -59,6 +62,10 @@ def declare(parser: argparse.ArgumentParser) -> None:
         "subject", metavar="SUBJECT", help="project/NAME, organization/NAME, or seedquota/NAME of a quota"
     )
     parser.add_argument("limits", metavar="RESOURCE=AMOUNT", nargs="+", help="a limit, or RESOURCE- to remove it")
+    parser.add_argument(
+        "--until", metavar="TIME", default="", help="raise the limits until then: 2026-12-31T00:00:00Z, or 90m, 36h, 7d"
+    )
+    parser.add_argument("--reason", metavar="TEXT", default="", help="why they are raised, with --until")
     add_cluster(parser)
     add_write_flags(parser)
     parser.set_defaults(run=run)
@@ -75,7 +82,10 @@ def add_write_flags(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Printed:
-    wanted, dry_run = changes.parsed(options.limits), options.dry_run == "server"
+    wanted, dry_run, now = changes.parsed(options.limits), options.dry_run == "server", datetime.now(UTC)
+    if options.reason and not options.until:
+        raise Failed("--reason is for limits that are raised with --until")
+    until = raises.end(options.until, now) if options.until else ""
     kind, _, name = options.subject.partition("/")
     if kind not in ("project", "organization", "seedquota") or not name:
         raise Failed(
@@ -88,10 +98,17 @@ async def run(options: argparse.Namespace) -> Printed:
             before: MasterQuota | None = named
         else:
             before = await quotas.of_subject(master, f"{kind}/{name}")
-        after = await _written(master, before, kind, name, wanted, dry_run=dry_run)
+        if until:
+            if before is None:
+                raise Failed(f"{kind}/{name} has no quota that could be raised until a time")
+            spec = raises.patched(before, wanted, until, options.reason)
+        else:
+            spec = {"quota": wanted}
+        after = await _written(master, before, kind, name, spec, dry_run=dry_run)
         notes = await _notes(master, before, after)
         silence = staleness.silence_of_master(await _seeds(master), datetime.now(UTC))
-    result = _result(before, after, wanted, notes, dry_run=dry_run)
+    read: Callable[[MasterQuota], Quantities] = (lambda quota: raises.limits(quota, now)) if until else spec_quota
+    result = _result(before, after, wanted, notes, read, dry_run=dry_run)
     status = STALE if dry_run and before is not None and staleness.stale_of(before, silence) else DONE
     if options.output != "table":
         return Printed(reading.written(msgspec.to_builtins(result), options.output), status)
@@ -107,12 +124,12 @@ def _refuse_made(quota: MasterQuota) -> None:
 
 
 async def _written(
-    master: Cluster, before: MasterQuota | None, kind: str, name: str, wanted: Changes, *, dry_run: bool
+    master: Cluster, before: MasterQuota | None, kind: str, name: str, spec: Mapping[str, Any], *, dry_run: bool
 ) -> MasterQuota:
     try:
         if before is None:
-            return await _created(master, kind, name, wanted, dry_run=dry_run)
-        return await _changed(master, before, wanted, dry_run=dry_run)
+            return await _created(master, kind, name, spec["quota"], dry_run=dry_run)
+        return await _changed(master, before, spec, dry_run=dry_run)
     except Forbidden as error:
         raise Failed(reading.no_right(MASTER_QUOTAS, "create" if before is None else "patch", error)) from None
     except Invalid as error:
@@ -135,10 +152,10 @@ async def _created(master: Cluster, kind: str, name: str, wanted: Changes, *, dr
         ) from None
 
 
-async def _changed(master: Cluster, before: MasterQuota, wanted: Changes, *, dry_run: bool) -> MasterQuota:
+async def _changed(master: Cluster, before: MasterQuota, spec: Mapping[str, Any], *, dry_run: bool) -> MasterQuota:
     name, quota = before.metadata.name, before
     for _ in range(ATTEMPTS):
-        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": {"quota": wanted}}
+        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": spec}
         try:
             return await master.merge_patch(MASTER_QUOTAS, name, patch, dry_run=dry_run)
         except Conflict:
@@ -160,7 +177,7 @@ async def _notes(master: Cluster, before: MasterQuota | None, after: MasterQuota
             notes.append(f"There is no {kind} {name} yet: the quota limits it once it is created.")
         except ApiError:
             pass  # whether it is there, whoever may set quotas need not be allowed to see
-    elif before.metadata.labels.get(DEFAULT_LABEL) == "true":
+    elif before.metadata.labels.get(DEFAULT_LABEL) == "true" and spec_quota(before) != spec_quota(after):
         notes.append(f"It followed the default quota. From now on it is a quota of {kind} {name} alone.")
     return notes
 
@@ -173,10 +190,17 @@ async def _seeds(master: Cluster) -> Any:
 
 
 def _result(
-    before: MasterQuota | None, after: MasterQuota, wanted: Changes, notes: list[str], *, dry_run: bool
+    before: MasterQuota | None,
+    after: MasterQuota,
+    wanted: Changes,
+    notes: list[str],
+    read: Callable[[MasterQuota], Quantities],
+    *,
+    dry_run: bool,
 ) -> Result:
-    had = resources.parse(spec_quota(before)) if before is not None else {}
-    has = resources.parse(spec_quota(after))
+    """`read`: the limits that were to be changed."""
+    had = resources.parse(read(before)) if before is not None else {}
+    has = resources.parse(read(after))
     used = resources.parse(before.status.global_usage) if before is not None else {}
     found = changes.compared(had, has, used, in_order(wanted))
     tiny = [

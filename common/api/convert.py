@@ -59,6 +59,7 @@ def grant_to_wire(
     draining: bool = False,
     usage_stale: bool = False,
     unavailable: list[WireIdle] | None = None,
+    raised: Quantities | None = None,
 ) -> WireGrant:
     return WireGrant(
         incarnation=grant.incarnation,
@@ -74,6 +75,7 @@ def grant_to_wire(
         draining=draining,
         usage_stale=usage_stale,
         unavailable=unavailable or [],
+        raised=raised or {},
     )
 
 

@@ -158,7 +158,8 @@ class WireGrant(Wire):
     draining: bool = False
     usage_stale: bool = False
     unavailable: list[WireIdle] = []
-    # What it was decided with, on the master's own object. On a copy it is in the status itself.
+    # What it was decided with, on the master's own object. On a copy it is in the status itself, and in the spec.
+    raised: Quantities = {}  # the limits in force that overrides have raised
     global_usage: Quantities = {}
     reserved: Quantities = {}
 
@@ -253,7 +254,6 @@ class QuotaSettingsSpec(Wire):
     resources: list[CatalogueEntry] = []
     scale_check: Literal["warn", "deny", "off"] = "warn"
     unknown_projects: Literal["Deny", "Allow"] = "Deny"
-    overcommit: str | int | None = None  # None: the limits of projects may be any times their organization's
 
 
 class QuotaSettings(Object, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from common.api.types import AccountWait
 from common.quota import resources
 from devcluster.reference.markdown import code, table
 from master.quotas.condition_events import LIMITS_CHANGED, UNREACHABLE
+from master.quotas.override_conditions import ENDED, ENDS
 from seed.admission import denial
 from seed.admission.refusal import ALREADY_EXISTS, Refusal
 from seed.notifications.refusals import EVENT_REASONS
@@ -54,7 +55,6 @@ _EVENTS = """\
 """
 _DECISION = "01JD3Y6K"
 _NOT_DECIDED = {"TooManyRequests", ALREADY_EXISTS, "CanaryDenied"}  # by a quota: such a message names no decision
-_QUOTA_EVENTS = ("NearLimit", "Exceeded", UNREACHABLE, LIMITS_CHANGED, "AboveParent", "OvercommitExceeded")
 _QUOTA = "project-alpha"
 _WHY_FILES = (
     "seed/admission/limits.py",
@@ -89,12 +89,7 @@ def page() -> str:
             table(("reason", "text"), [(code(reason), code(text)) for reason, text in _warnings()]) + "\n",
             _EVENTS.format(
                 refusals=", ".join(map(code, sorted(EVENT_REASONS))),
-                quota=", ".join(
-                    map(
-                        code,
-                        _QUOTA_EVENTS,
-                    )
-                ),
+                quota=", ".join(map(code, ("NearLimit", "Exceeded", UNREACHABLE, LIMITS_CHANGED, ENDS, ENDED))),
             ),
         ]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Literal
 
@@ -18,7 +18,8 @@ from common.quota.resources import ResourceList
 from master.apiserver.problem import ProblemError, escape, invalid
 from master.cache.allocations import Use
 from master.cache.informers import subject_of
-from master.cache.objects import MasterQuota, spec_quota
+from master.cache.objects import MasterQuota, OverrideStatus, spec_quota
+from master.grants.overrides import shown_limits
 from master.quotas import staleness
 from master.tenancy import quota_allocations
 
@@ -98,17 +99,28 @@ class OrganizationQuotasUpdate(Body, kw_only=True):
 
 
 class QuotaStatus(AnswerBody, kw_only=True):
-    """`globalUsage`: counted and reserved, over all seeds; of it `reserved` is admitted and not yet counted."""
+    """`hard`: the limits in force. `globalUsage`: counted and reserved, over all seeds; of it `reserved` is admitted
+    and not yet counted."""
 
+    hard: dict[str, str]
     global_usage: dict[str, str]
     reserved: dict[str, str]
+
+
+class QuotaOverride(AnswerBody, kw_only=True):
+    """Raises limits until a time. `state`: InForce, EndsSoon (within a day) or Ended."""
+
+    until: str
+    quota: dict[str, str]
+    reason: str
+    state: str
 
 
 class Quota(AnswerBody, kw_only=True):
     """One quota. `name` is empty where several quotas limit one subject: `quota` has the lowest limits of all.
     `subjectSelector`: which namespaces one of kind namespaces limits. `madeFrom`: kind and name of what the quota
-    follows; change that instead. `asOf`: no seed's last report is older; empty where there is none. `stale`: some use
-    is a last known one."""
+    follows; change that instead. `overrides`: what was raised for a time; `status.hard` has it. `asOf`: no seed's last
+    report is older; empty where there is none. `stale`: some use is a last known one."""
 
     name: str
     subject_kind: str
@@ -118,6 +130,7 @@ class Quota(AnswerBody, kw_only=True):
     made_from: str | UnsetType = UNSET
     is_default: bool
     quota: dict[str, str]
+    overrides: list[QuotaOverride]
     status: QuotaStatus
     as_of: str
     stale: bool
@@ -145,6 +158,7 @@ class QuotaUpdate(Body, kw_only=True):
     subject_human_readable_name: ReadOnly = UNSET
     made_from: ReadOnly = UNSET
     is_default: ReadOnly = UNSET
+    overrides: ReadOnly = UNSET
     status: ReadOnly = UNSET
     as_of: ReadOnly = UNSET
     stale: ReadOnly = UNSET
@@ -170,11 +184,13 @@ def _allocated(name: str, used: int, allocations: Use) -> Allocated:
     return Allocated(type=name, amount=amount, committed=amount - allocations.reserved, reserved=allocations.reserved)
 
 
-def limits_of(quotas: Iterable[MasterQuota]) -> dict[str, int]:
-    """Of several quotas of one subject the most restrictive one decides."""
+def limits_of(
+    quotas: Iterable[MasterQuota], read: Callable[[MasterQuota], Mapping[str, str | int]] = shown_limits
+) -> dict[str, int]:
+    """Those in force. Of several quotas of one subject the most restrictive one decides."""
     limits: dict[str, int] = {}
     for quota in quotas:
-        for name, limit in resources.parse(spec_quota(quota)).items():
+        for name, limit in resources.parse(read(quota)).items():
             limits[name] = min(limit, limits.get(name, limit))
     return limits
 
@@ -201,6 +217,7 @@ def capacity_changes(
         seen.add(each.type)
     before = spec_quota(quota) if quota is not None else {}
     limits = resources.parse(before)
+    in_force = limits_of([quota]) if quota is not None else {}
     used = used_of([quota]) if quota is not None else {}
     for name, use in allocations.items():
         used[name] = max(use.amount * UNIT, used.get(name, 0))
@@ -209,7 +226,7 @@ def capacity_changes(
     for each in wanted:
         amount = each.amount * UNIT
         old = limits.get(each.type)
-        if old is not None and old // UNIT == each.amount:
+        if old is not None and each.amount in (old // UNIT, in_force[each.type] // UNIT):
             continue
         if amount < used.get(each.type, 0) and (old is None or amount < old):
             below.append(f"{each.type}: capacity {each.amount}, allocated {-(-used[each.type] // UNIT)}")
@@ -242,13 +259,21 @@ def combined(quotas: Sequence[MasterQuota], silence: str, display_name: str = ""
         subject_selector=_selector(first),
         made_from=made_from or UNSET,
         is_default=all(quota.metadata.labels.get(DEFAULT_LABEL) == "true" for quota in quotas),
-        quota=resources.render(limits_of(quotas)),
+        quota=resources.render(limits_of(quotas, spec_quota)),
+        overrides=[_override(each) for quota in quotas for each in quota.status.overrides],
         status=QuotaStatus(
+            hard=resources.render(limits_of(quotas)),
             global_usage=resources.render(used_of(quotas)),
             reserved=resources.render(reserved),
         ),
         as_of=as_of(quotas),
         stale=any(staleness.stale_of(quota, silence) for quota in quotas),
+    )
+
+
+def _override(said: OverrideStatus) -> QuotaOverride:
+    return QuotaOverride(
+        until=said.until, quota=resources.render(resources.parse(said.quota)), reason=said.reason, state=said.state
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from common.api.labels import GROUP, VERSION
@@ -44,11 +46,26 @@ class SeedUsage(Wire):
     waits_for: AccountWait | None = None  # of one that is Fenced
 
 
+class Override(Wire):
+    """An entry of `spec.overrides`. A seed's copy has none, and the limits in force in `spec.quota`."""
+
+    until: str
+    quota: Quantities
+    reason: str = ""
+
+
+class OverrideStatus(Override):
+    """What became of it."""
+
+    state: Literal["InForce", "EndsSoon", "Ended"] = "InForce"
+
+
 class Summary(Wire):
     subject: str = ""
     usage: str = ""
     peak: str = ""
     seeds: str = ""
+    raised_until: str = ""
 
 
 class SurgeStatus(Wire):
@@ -64,6 +81,7 @@ class QuotaStatus(Wire):
     global_usage: Quantities = {}
     reserved: Quantities = {}
     surge: SurgeStatus = msgspec.field(default_factory=SurgeStatus)
+    overrides: list[OverrideStatus] = []
     summary: Summary = msgspec.field(default_factory=Summary)
     seeds: list[SeedUsage] = []
     seeds_omitted: int = 0

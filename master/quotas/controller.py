@@ -112,8 +112,6 @@ class Quotas:
     def _changed(self, plural: str, change: Change[Object]) -> None:
         name = changed_name(change)
         old, new = change.old, change.new
-        for quota in self._caches.kin(plural, change):
-            self._controller.queue.add_after(quota.metadata.name, PAUSE)  # for its condition LimitsFit alone
         if plural == "resourcequotas":
             if (
                 old is None
@@ -351,7 +349,7 @@ class Quotas:
     def _again(self, state: QuotaState, decision: Decision, now: float) -> float | None:
         """In how many seconds to decide once more although nobody reports anything."""
         allotment = decision.allotment
-        waits = [] if allotment.again is None else [allotment.again / 1000]
+        waits = state.until_change() + ([] if allotment.again is None else [allotment.again / 1000])
         if state.quota.metadata.annotations.get(LEDGER_ANNOTATION) != decision.ledger.incarnation:
             waits.append(ECHO)
         if decision.granting and any(

@@ -46,14 +46,18 @@ class GrantPublisher:
             seen, unbroken = account.remembered
             message = escrow.message(ledger, seed, recalls.get(seed, {}), account.asked, seen, unbroken=unbroken)
             before, written_at = link.publisher.last(state.name, copy.metadata.uid)
+            has_limits = state.is_spec_of(copy, in_cluster=link.in_cluster)
+            if state.overrides and not has_limits and link.sync is not None:
+                link.sync.add(("resourcequotas", state.name))  # by the clock; its spec has not changed
             # A limit that is on its way to the seed is shown when it is there: one write instead of two.
             shown = Shown(
                 observed_generation=copy.metadata.generation,
-                hard=hard if before is None or copy.spec == state.quota.spec else before.hard,
+                hard=hard if before is None or has_limits else before.hard,
                 global_usage=global_usage,
                 reserved=shown_reserved,
                 grant=grant_to_wire(
                     message,
+                    raised=wire_quantities(state.raised) if link.in_cluster else {},
                     learning=decision.learning,
                     draining=account.draining,
                     usage_stale=stale,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 import msgspec
 
 from common.api.types import AccountWait, NamespaceLack, NamespaceUse, ResourceQuotaSpec, StaleSource
 from common.quota.resources import ResourceList
-from master.cache.objects import AllocatedTypes
-from master.cache.organization_limits import OrganizationLimits
+from master.cache.objects import AllocatedTypes, OverrideStatus
 
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
 
@@ -70,19 +68,17 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota. `never_counted`: devices that it limits and no Machine was seen to have; None: not known yet.
-    `organization`: whose limits and those of whose projects are compared."""
+    """One quota. `never_counted`: devices that it limits and no Machine was seen to have; None: not known yet."""
 
     generation: int
     spec: ResourceQuotaSpec
     limits: ResourceList
     surge: ResourceList = {}
+    overrides: Sequence[OverrideStatus] = ()
+    raised: ResourceList = {}  # the limits that overrides have raised
     subject_exists: bool
     learning: bool
     beyond_counters: Sequence[str] = ()  # resources of which nothing can be granted any more
     never_counted: Sequence[str] | None = ()
     allocated: AllocatedTypes = AllocatedTypes()
-    organization: str = ""
-    organization_limits: OrganizationLimits | None = None
-    overcommit: Fraction | None = None
     seeds: Sequence[SeedView]

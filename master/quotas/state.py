@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -12,13 +13,15 @@ from common.quota import escrow, resources, surge
 from common.quota.account import Grant
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
-from master.cache.objects import MasterQuota, QuotaCopy
+from master.cache.objects import MasterQuota, OverrideStatus, QuotaCopy, spec_quota
 from master.grants.demand import Demand
+from master.grants.overrides import in_force
 from master.quotas.ledger_store import Stored
 from master.quotas.quota_view import QuotaView
 from master.seeds.link import Run
 
 RECALL_PATIENCE = 1.0  # seconds after which a seed that does not react to a recall counts as out of reach
+OVERRIDES_EVERY = 600.0  # seconds between looks at the clock, which may be set, while an override will end
 JUST_GRANTED = 0.1  # seconds that a seed has to use what it asked for before another's ask takes it back
 
 
@@ -124,8 +127,8 @@ class QuotaState:
     """One quota, by uid."""
 
     def __init__(self, quota: MasterQuota) -> None:
+        self.overrides: Sequence[OverrideStatus] = quota.status.overrides
         self.quota = quota
-        self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
         self._parse()
         self.since = time.monotonic()
         self.rushed = False  # it came with many others and is not in force yet
@@ -151,15 +154,29 @@ class QuotaState:
         return self.quota.metadata.name
 
     def take(self, quota: MasterQuota) -> None:
-        if quota.metadata.generation != self.quota.metadata.generation:
-            self.spec = msgspec.convert(quota.spec, ResourceQuotaSpec)
-            self._parse()
+        changed = quota.metadata.generation != self.quota.metadata.generation
         self.quota = quota
+        if changed or (self.changes_at is not None and time.time() >= self.changes_at):
+            self._parse()
+
+    def until_change(self) -> list[float]:
+        """In how many seconds an override changes what is in force. Empty: in no time that is known."""
+        return [] if self.changes_at is None else [min(max(self.changes_at - time.time(), 0.01), OVERRIDES_EVERY)]
+
+    def is_spec_of(self, copy: QuotaCopy, *, in_cluster: bool) -> bool:
+        """Whether a seed's object says what the quota says now. The master's own says it by `spec` and its grant."""
+        return copy.spec == (self.quota.spec if in_cluster else self.copied)
 
     def _parse(self) -> None:
+        """By the clock: overrides may have ended."""
+        now = in_force(self.quota, self.overrides, time.time())
+        self.overrides, self.copied, self.changes_at = now.overrides, now.spec, now.next_change
+        self.spec = msgspec.convert(now.spec, ResourceQuotaSpec)
         self.limits: ResourceList = resources.parse(self.spec.quota)
         self.surge: ResourceList = resources.parse(self.spec.surge)
         self.ceilings = surge.ceilings(self.limits, self.surge)
+        own = resources.parse(spec_quota(self.quota))
+        self.raised = {name: amount for name, amount in self.limits.items() if amount > own[name]}
 
     def account(self, seed: str) -> SeedAccount:
         return self.seeds.setdefault(seed, SeedAccount())

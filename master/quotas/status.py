@@ -12,9 +12,8 @@ from common.api.types import ResourceQuotaSpec
 from common.quota import resources, surge
 from common.quota.resources import ResourceList
 from master.cache.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
-from master.quotas import conditions, namespace_lines
+from master.quotas import conditions, namespace_lines, override_conditions
 from master.quotas.countable import unsupported
-from master.quotas.limits_fit import limits_fit
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.use_text import peak_text, usage_text
 
@@ -43,7 +42,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         *conditions.of_use(view, use, counted, before),
         *conditions.not_counted(view, judged, before),
         *conditions.of_promises(view.spec, present),
-        *limits_fit(view),
+        *override_conditions.overridden(view.overrides, view.raised),
     ]
     found = [msgspec.structs.replace(each, observed_generation=view.generation) for each in found]
     return QuotaStatus(
@@ -55,7 +54,11 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
             hard=wire_quantities(view.surge),
             used=wire_quantities(_nonzero(resources.only(_surge_use(present), view.surge))),
         ),
-        summary=summary(view.spec, use, view.limits, present, uncounted),
+        overrides=list(view.overrides),
+        summary=msgspec.structs.replace(
+            summary(view.spec, use, view.limits, present, uncounted),
+            raised_until=override_conditions.first_end(view.overrides),
+        ),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
         namespaces=namespaces,

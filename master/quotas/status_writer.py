@@ -17,6 +17,7 @@ from master.cache.informers import Caches
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
 from master.quotas.condition_events import LIMITS_CHANGED, changed_limits, new_warnings
 from master.quotas.events import QuotaEvents
+from master.quotas.override_conditions import ENDS, new_events
 from master.quotas.quota_view import QuotaView
 from master.quotas.state import QuotaState
 from master.quotas.status import quota_status, same
@@ -91,6 +92,8 @@ class StatusWriter:
         changed = changed_limits(state.shown.hard, status.hard)
         if changed:
             self._events.add(name, state.uid, LIMITS_CHANGED, changed, warning=False)
+        for reason, note in new_events(state.shown.overrides, status.overrides):
+            self._events.add(name, state.uid, reason, note, warning=reason == ENDS)
         for reason, note in new_warnings(state.shown.conditions, status.conditions):
             self._events.add(name, state.uid, reason, note, warning=True)
         state.shown, state.shown_at = status, now

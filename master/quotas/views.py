@@ -8,7 +8,7 @@ from common.api import conditions
 from common.api.types import StaleSource
 from common.quota import escrow
 from common.quota.escrow import Holding, MasterLedger
-from master.cache.informers import Caches, organization_of, subject_of
+from master.cache.informers import Caches, subject_of
 from master.cache.objects import MasterQuota
 from master.grants.allocation_state import SeedDemand
 from master.grants.planner import Decision
@@ -45,20 +45,18 @@ class Views:
         ledger = decision.ledger
         lines = [self._seed_view(state, seed, ledger.seeds[seed.name], now) for seed in decision.demands]
         lines.extend(SeedView(name=link.name, lost=True) for link in self._seeds.links.values() if link.lost)
-        organization = self._organization(state.quota)
         return QuotaView(
             generation=state.quota.metadata.generation,
             spec=state.spec,
             limits=state.limits,
             surge=state.surge,
+            overrides=state.overrides,
+            raised=state.raised,
             subject_exists=self._subject_exists(state.quota),
             learning=decision.learning,
             beyond_counters=escrow.beyond_counters(ledger, state.ceilings),
             never_counted=self._never_counted(state, ledger),
             allocated=in_use(self._caches.allocated_types(), *(seed.use for seed in lines)),
-            organization=organization,
-            organization_limits=self._caches.limits_of(organization) if organization else None,
-            overcommit=self._caches.overcommit(),
             seeds=lines,
         )
 
@@ -110,14 +108,6 @@ class Views:
             without_quota_omitted=account.wire.without_quota_omitted,
         )
 
-    def _organization(self, quota: MasterQuota) -> str:
-        """That of the quota's subject; empty if it has none."""
-        kind, name = subject_of(quota)
-        if kind == "organization":
-            return name
-        project = self._caches.projects.store.get(name) if kind == "project" else None
-        return organization_of(project) if project is not None else ""
-
     def _subject_exists(self, quota: MasterQuota) -> bool:
         kind, name = subject_of(quota)
         if kind == "project":
@@ -129,7 +119,7 @@ class Views:
 
 def is_synced(state: QuotaState, link: SeedLink | None) -> bool | None:
     copy = link.copy(state.name, state.uid) if link is not None else None
-    if copy is not None and copy.spec == state.quota.spec:
+    if copy is not None and link is not None and state.is_spec_of(copy, in_cluster=link.in_cluster):
         return True  # also while it is out of reach: it enforces what it has
     return False if link is not None and link.connected else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -42,6 +43,7 @@ from master.cache.objects import (
     Named,
     QuotaCopy,
 )
+from master.grants.overrides import in_force
 from master.seeds.other_master import OtherMaster
 from master.seeds.remote_cache import SeedCaches
 
@@ -188,6 +190,8 @@ class CopySync:
             seed = self._caches.seeds.store.get(name)
             return seed_copy(seed) if seed is not None else None
         found: MasterQuota | Named | None = _store(self._caches, plural).get(name)
+        if isinstance(found, MasterQuota) and not self._in_cluster:
+            return replace(found, spec=in_force(found, found.status.overrides, time.time()).spec)
         return found
 
     def _actual(self, key: Key) -> QuotaCopy | Named | None:

@@ -112,7 +112,7 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         return None
     grant = copy.status.grant
     decided_with = grant if in_cluster else copy.status
-    limits, extra = resources.parse(copy.spec.quota), resources.parse(copy.spec.surge)
+    limits, extra = _limits(copy, in_cluster=in_cluster), resources.parse(copy.spec.surge)
     return Quota(
         key=AccountKey(uid=uid, name=copy.metadata.name),
         copy_uid=copy.metadata.uid,
@@ -143,3 +143,11 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         published_wait=copy.status.account.waits_for,
         published_generation=copy.status.account.enforced_generation,
     )
+
+
+def _limits(copy: ResourceQuota, *, in_cluster: bool) -> dict[str, int]:
+    """Those in force. A copy has them as its spec. Of the master's own object, the master's grant says which of them an
+    override has raised: it does not depend on a clock here. Raises QuantityError."""
+    limits = resources.parse(copy.spec.quota)
+    raised = resources.parse(copy.status.grant.raised) if in_cluster else {}
+    return {name: max(limit, raised.get(name, 0)) for name, limit in limits.items()}

@@ -52,6 +52,10 @@ def project_quota(**spec: object) -> dict:
     return resource("ResourceQuota", "project-alpha", given)
 
 
+def overridden(raised: dict, until: str = NOW, **spec: object) -> dict:
+    return project_quota(overrides=[{"until": until, "quota": raised}], **spec)
+
+
 def seed(**spec: object) -> dict:
     return resource("Seed", "eu-1", {"kubeconfigSecretRef": {"name": "eu-1"}, **spec})
 
@@ -213,6 +217,41 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             "spec.subject",
             "only kind namespaces has clusters",
         ),
+        (overridden({"memory": "1Gi"}), "spec", "overrides names a resource that quota does not limit"),
+        (overridden({"cpu": "63"}), "spec", "an override is below the limit in quota"),
+        (overridden({"cpu": 63}), "spec", "an override is below the limit in quota"),
+        (overridden({"cpu": "many"}), "spec.overrides[0].quota[cpu]", "not a quantity"),
+        (overridden({"cpu": "-1"}), "spec.overrides[0].quota[cpu]", "a limit cannot be negative"),
+        (overridden({}), "spec.overrides[0].quota", "should have at least 1 properties"),
+        (overridden({"cpu": "128"}, until="tomorrow"), "spec.overrides[0].until", "must be of type date-time"),
+        (
+            overridden({"cpu": "128"}, until="2026-12-31T00:00:00"),
+            "spec.overrides[0].until",
+            "must be of type date-time",
+        ),
+        (overridden({"cpu": "128"}, until="2026-12-31T00:00:00.5Z"), "spec.overrides[0].until", "should match"),
+        (
+            project_quota(quota={"memory": 0}, overrides=[{"until": NOW, "quota": {"memory": "64000m"}}]),
+            "spec",
+            "only cpu is counted in thousandths",
+        ),
+        (
+            resource(
+                "ResourceQuota",
+                "promised",
+                {
+                    "subject": {
+                        "kind": "namespaces",
+                        "selector": {"matchLabels": {"a": "b"}},
+                        "counts": "ResourceQuotas",
+                    },
+                    "quota": {"pods": 1},
+                    "overrides": [{"until": NOW, "quota": {"pods": 2}}],
+                },
+            ),
+            "spec",
+            "what ResourceQuotas promise has no overrides",
+        ),
         (project_quota(scopes=["Terminating"]), "spec", "only quotas of kind namespaces have scopes"),
         (
             project_quota(subject={"kind": "project", "name": "alpha", "counts": "ResourceQuotas"}),
@@ -330,9 +369,6 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         ),
         (settings(scaleCheck="no"), "spec.scaleCheck", 'supported values: "warn", "deny", "off"'),
         (settings(unknownProjects="deny"), "spec.unknownProjects", 'supported values: "Deny", "Allow"'),
-        (settings(overcommit="0.5"), "spec.overcommit", "a number from 1 to 1000"),
-        (settings(overcommit=1001), "spec.overcommit", "a number from 1 to 1000"),
-        (settings(overcommit="2x"), "spec.overcommit", "a number from 1 to 1000"),
         (counted("licences", "Objects"), "spec.resources[0].name", "names with a slash such as example.com/licences"),
         (
             counted("clusters", "Both"),
@@ -436,6 +472,12 @@ NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluste
         (named(namespaces(), "s5"), {"subject": {"clusters": None}}, "spec.subject", IMMUTABLE_SUBJECT),
         (named(namespaces(), "s6"), {"scopes": ["Terminating"]}, "spec", IMMUTABLE_SCOPES),
         (named(namespaces(), "s7"), {"scopeSelector": None}, "spec", IMMUTABLE_SCOPES),
+        (
+            named(overridden({"cpu": "128"}), "s8"),
+            {"overrides": [{"until": NOW, "quota": {"cpu": "32"}}]},
+            "spec",
+            "an override is below the limit in quota",
+        ),
         (named(LOST, "l1"), {"state": "Active", "confirmLost": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l2"), {"state": None}, "spec", NO_WAY_BACK),
         (named(LOST, "l3"), {"confirmLost": None}, "spec", CONFIRM),
@@ -470,6 +512,10 @@ async def test_what_may_not_change_stays_as_it_is(api, before, patch, field, mes
             ),
             {"subject": {"selector": {"matchLabels": {"a": "c"}}}},
         ),
+        (named(overridden({"cpu": "128"}), "c12"), {"quota": {"cpu": "256"}}),
+        (named(overridden({"cpu": "128"}), "c13"), {"quota": {"cpu": None, "memory": "1Gi"}}),
+        (named(overridden({"cpu": "128"}), "c14"), {"overrides": [{"until": NOW, "quota": {"cpu": 64}}]}),
+        (named(overridden({"cpu": "128"}), "c15"), {"overrides": None}),
         (named(namespaces(), "c7"), {"subject": {"selector": {"matchLabels": {"a": "c"}}}, "quota": {"pods": 1}}),
         (cluster("c8", {**REACHED, "namespaceQuotas": "Enabled"}), {"namespaceQuotas": "Disabled"}),
         (named(seed(), "c9"), {"namespaceQuotas": "Enabled"}),
@@ -549,6 +595,7 @@ async def test_the_status_of_a_quota_takes_all_that_the_programs_can_say_of_it(a
         "globalUsage": ceilings,
         "reserved": ceilings,
         "surge": {"hard": few, "used": few},
+        "overrides": [{"until": NOW, "quota": few, "reason": "r" * 256, "state": "Ended"}] * 8,
         "summary": {
             "subject": "project/alpha",
             "usage": usage_text(resources.parse(limited), resources.parse(limits)),
@@ -559,6 +606,7 @@ async def test_the_status_of_a_quota_takes_all_that_the_programs_can_say_of_it(a
             "granted": counters,
             "returned": counters,
             "recall": counters,
+            "raised": limited,
             "unavailable": [{"seed": f"seed-{number}", "idle": limited} for number in range(32)],
         },
     }
@@ -611,9 +659,10 @@ def age(cell: object) -> bool:
                 "Current": "False",
                 "Age": age,
                 "Enforcement": "deny",
+                "Raised-Until": None,
                 "Seeds": "2/2",
             },
-            ["Enforcement", "Seeds"],
+            ["Enforcement", "Raised-Until", "Seeds"],
         ),
         ("Organization", {"Display": "Acme", "Projects": 3, "Usage": "clusters 3/5", "Ready": "True"}, []),
         (

@@ -41,10 +41,6 @@ def seed(name: str, namespace_quotas: str, *exempt: str) -> dict:
     }
 
 
-def tenant(kind: str, name: str, **spec: object) -> dict:
-    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
-
-
 @pytest.fixture(scope="module")
 async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     """One seed whose own namespaces take part, one whose do not, and a quota of which more is used than is left."""
@@ -63,12 +59,6 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             **quota("org-two", {"kind": "organization", "name": "two"}, clusters="9"),
             "status": {"globalUsage": {"clusters": "3"}},
         },
-        {
-            **tenant("Project", "alpha", organization="acme"),
-            "status": {"largestLimits": {"cpu": "24", "memory": "64Gi"}},
-        },
-        {**tenant("Project", "beta", organization="acme"), "status": {"largestLimits": {"cpu": "1"}}},
-        {**tenant("Organization", "acme"), "status": {"leastLimits": {"cpu": "24"}}},
     ]
     for body in stored:
         await api.store(body)
@@ -79,10 +69,6 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             await asyncio.sleep(0.1)
         while len((await api.create(settings({"clusters": ALLOCATIONS}))).warnings) < 2:
             await asyncio.sleep(0.1)
-        for kind, cpu in (("project", "25"), ("organization", "23")):
-            name = {"project": "alpha", "organization": "acme"}[kind]
-            while not (await api.create(quota("a", {"kind": kind, "name": name}, cpu=cpu))).warnings:
-                await asyncio.sleep(0.1)
     yield api
     for body in (*policies, *stored):
         await api.call("DELETE", api.path(body))
@@ -109,6 +95,22 @@ async def test_a_selector_that_names_exempt_namespaces_is_warned_of(warned: Api,
     else:
         (text,) = said
         assert f"exempt: {named};" in text
+
+
+@pytest.mark.parametrize(("until", "told"), [("2020-01-01T00:00:00Z", True), ("2199-01-01T00:00:00+01:00", False)])
+async def test_an_override_whose_end_has_passed_is_warned_of(warned: Api, until: str, told: bool) -> None:
+    """Also of a quota that is there: the time of its creation says nothing."""
+    overrides = [{"until": until, "quota": {"cpu": "65"}}]
+    new = quota("project-new", {"kind": "project", "name": "new"}, cpu="64")
+    new["spec"]["overrides"] = overrides
+    used = warned.path(quota("project-used", {"kind": "project", "name": "used"}))
+    patch = {"spec": {"overrides": overrides}}
+    for answer in (
+        await warned.create(new),
+        await warned.call("PATCH", f"{used}?dryRun=All", patch, content_type=MERGE),
+    ):
+        assert answer.status in (200, 201), answer.body
+        assert [("raises nothing: " + until) in text for text in answer.warnings] == [True] * told
 
 
 async def test_a_quota_of_some_user_clusters_is_not_warned_of(warned: Api) -> None:
@@ -172,31 +174,3 @@ async def test_a_limit_does_not_lapse_because_the_catalogue_counts_another_side(
     assert told in answer.message and "annotate QuotaSettings default: seedquota.io/change-side=" in answer.message
     limiting = {"project-two", "org-two"} if "clusters" in after else {"project-two"}
     assert {text.split("seedquota/")[1].split(" limits")[0] for text in answer.warnings} == limiting
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "limits", "told"),
-    [
-        ("project", "alpha", {"cpu": "24", "memory": "64Gi"}, ""),
-        (
-            "project",
-            "alpha",
-            {"cpu": "25", "memory": "65Gi"},
-            "organization acme: cpu=25 (at most 24), memory=65Gi (at most 64Gi);",
-        ),
-        ("project", "alpha", {"machines": "9"}, ""),
-        ("project", "unknown", {"cpu": "99"}, ""),
-        ("organization", "acme", {"cpu": "24"}, ""),
-        ("organization", "acme", {"cpu": "23500m"}, "its projects need: cpu=23500m (at least 24);"),
-        ("organization", "alpha", {"cpu": "1"}, ""),
-    ],
-)
-async def test_limits_of_projects_and_their_organization_that_do_not_fit_are_warned_of(
-    warned: Api, kind: str, name: str, limits: dict[str, str], told: str
-) -> None:
-    answer = await warned.create(quota("a", {"kind": kind, "name": name}, **limits))
-    assert (answer.status, len(answer.warnings)) == (201, 1 if told else 0), answer
-    assert all(told in text for text in answer.warnings)
-    some = quota("a", {"kind": kind, "name": name}, **limits)
-    some["spec"]["enforcement"] = "warn"
-    assert (await warned.create(some)).warnings == [], "it refuses nothing"

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -74,6 +75,54 @@ async def test_a_quota_is_its_own_copy_and_is_filled_exactly_from_both_seeds(sit
         await site.delete("user-1", f"{MACHINES}/{names[0]}")
         await site.uses(cpus(3))
         await until(lambda: site.admitted("user-2"), 30)
+
+
+def raised(seconds: float, **amounts: str) -> Json:
+    end = datetime.now(UTC) + timedelta(seconds=seconds)
+    override = {"until": end.strftime("%Y-%m-%dT%H:%M:%SZ"), "quota": amounts, "reason": "launch"}
+    return {"spec": {"overrides": [override]}}
+
+
+async def test_an_override_raises_the_limit_on_both_kinds_of_seeds_until_its_end(site: Site) -> None:
+    """One seed gets a copy with the limits in force, the other reads the master's own object and no clock."""
+    path = f"resourcequotas/{QUOTA}"
+    await site.quota(cpus(2))
+    await site.admitted("user-1", 2)
+    await site.uses(cpus(2))
+    for cluster in ("user-1", "user-2"):
+        assert "used: cpu=2, limited: cpu=2" in (await site.refused(cluster)).message
+    await site.patch("master", path, raised(600, cpu="4"))
+    await site.comes("master", path, "Overridden", "True", "EndsSoon", "cpu=4 until", "(launch)")
+    await site.comes("master", path, "Enforced", "True")
+    for cluster in ("user-1", "user-2"):
+        await until(partial(site.admitted, cluster), 30)
+    await site.uses(cpus(4))
+    for cluster in ("user-1", "user-2"):
+        assert "used: cpu=4, limited: cpu=4" in (await site.refused(cluster)).message
+    status: Json = (await site.get("master", path))["status"]
+    assert status["hard"] == cpus(4)
+    assert status["summary"]["raisedUntil"] == status["overrides"][0]["until"]
+
+    await site.patch("master", path, raised(3, cpu="4"))
+    await site.comes("master", path, "Overridden", "False", "Ended")
+    await site.comes("master", path, "Exceeded", "True", "LimitLowered", "nothing is removed")
+    await site.comes("master", path, "Enforced", "True")
+    programs = site.program("master"), site.program("master-b")
+    await site.kill(*programs)  # the next leader decides by its own clock, and by what the status says
+    await site.start(*programs)
+    await site.ready()
+    for cluster in ("user-1", "user-2"):
+        assert "used: cpu=4, limited: cpu=2" in (await site.refused(cluster)).message
+    assert (await site.uses(cpus(4))).hard == cpus(2)
+    events = [
+        each for each in await site.items("master", "/apis/events.k8s.io/v1/events") if "launch" in each.get("note", "")
+    ]
+    assert Counter(each["reason"] for each in events) == {"OverrideEnds": 2, "OverrideEnded": 1}
+    for machine in await site.items("user-1", MACHINES):
+        await site.delete("user-1", f"{MACHINES}/{machine['metadata']['name']}")
+    await site.uses(cpus(1))
+    await until(lambda: site.admitted("user-2"), 30)
+    assert "used: cpu=2, limited: cpu=2" in (await site.refused("user-2")).message
 
 
 async def test_the_status_of_a_quota_shows_both_seeds_and_each_side_writes_its_own_fields(site: Site) -> None:

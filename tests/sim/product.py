@@ -59,7 +59,7 @@ def _as_it_is(ledger: MasterLedger) -> MasterLedger:
     return ledger
 
 
-_time = SimpleNamespace(monotonic=_now)
+_time = SimpleNamespace(monotonic=_now, time=_now)
 _secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
 _random = SimpleNamespace(getrandbits=lambda _bits: int(_token()[1:]))
 _writes = count()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,17 +10,18 @@ import msgspec
 import pytest
 
 from cli.__main__ import parser
-from cli.limits import changes, default_quota, set_quota
+from cli.limits import changes, default_quota, raises, set_quota
 from cli.outcome import Failed
 from common.api.labels import DEFAULT_LABEL
 from common.api.types import QuotaSettings
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict
 from common.kube.client.meta import Object, ObjectMeta
-from master.cache.objects import MasterQuota
+from master.cache.objects import MasterQuota, OverrideStatus, QuotaStatus, spec_quota
 from tests.unit.quota_examples import ALPHA, GPUS, NEW, quota
 
 GOLDEN = Path(__file__).parent / "golden"
+NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 WIDTHS = {"80": 80, "200": 200}
 
 
@@ -51,8 +53,42 @@ def version(found: MasterQuota, number: int, generation: int) -> MasterQuota:
     return msgspec.structs.replace(found, metadata=metadata)
 
 
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("7d", "2026-12-08T12:00:00Z"),
+        ("90m", "2026-12-01T13:30:00Z"),
+        ("2026-12-31T01:00:00+01:00", "2026-12-31T00:00:00Z"),
+    ],
+)
+def test_an_end_is_a_time_or_from_now_on(text: str, end: str) -> None:
+    assert raises.end(text, NOON) == end
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0d", "2026-12-31T00:00:00", "2026-12-01T12:00:00Z"])
+def test_an_end_that_is_none_or_has_passed_is_refused(text: str) -> None:
+    with pytest.raises(Failed, match=r"is no time|has passed"):
+        raises.end(text, NOON)
+
+
+def test_a_raise_is_written_beside_those_that_have_not_ended() -> None:
+    kept = {"until": "2026-12-24T00:00:00Z", "quota": {"cpu": "96"}}
+    over = OverrideStatus(until="2026-11-01T00:00:00Z", quota={"cpu": "80"}, state="Ended")
+    found = MasterQuota(
+        metadata=ObjectMeta(name="q"),
+        spec={"quota": {"cpu": "64"}, "overrides": [{"until": over.until, "quota": over.quota}, kept]},
+        status=QuotaStatus(overrides=[over]),
+    )
+    end = raises.end("7d", NOON)
+    spec = raises.patched(found, {"cpu": "128"}, end, "launch")
+    assert spec == {"overrides": [kept, {"until": end, "quota": {"cpu": "128"}, "reason": "launch"}]}
+    assert raises.limits(msgspec.structs.replace(found, spec={**found.spec, **spec}), NOON) == {"cpu": "128"}
+    with pytest.raises(Failed, match="cpu=AMOUNT"):
+        raises.patched(found, {"cpu": None}, end, "")
+
+
 async def change(master: Master, before: MasterQuota) -> MasterQuota:
-    return await set_quota._changed(cast(Cluster, master), before, {"cpu": "128"}, dry_run=False)
+    return await set_quota._changed(cast(Cluster, master), before, {"quota": {"cpu": "128"}}, dry_run=False)
 
 
 async def test_a_write_of_the_status_meanwhile_does_not_keep_a_limit_from_being_set() -> None:
@@ -114,7 +150,7 @@ async def test_a_subject_that_is_none_is_refused_before_anything_is_asked() -> N
 
 
 def result(before: MasterQuota | None, after: MasterQuota, wanted: changes.Changes, notes: list[str]) -> Any:
-    return set_quota._result(before, after, wanted, notes, dry_run=True)
+    return set_quota._result(before, after, wanted, notes, spec_quota, dry_run=True)
 
 
 def limited(found: MasterQuota, **limits: str) -> MasterQuota:
@@ -163,7 +199,7 @@ def test_a_limit_of_a_few_bytes_is_told() -> None:
     before = quota("project-a", {"kind": "project", "name": "a"}, {"memory": "16Gi"}, globalUsage={})
     for written, told in (("16", True), ("1Mi", False), ("0", False)):
         after = quota("project-a", {"kind": "project", "name": "a"}, {"memory": written}, globalUsage={})
-        notes = set_quota._result(before, after, {"memory": written}, [], dry_run=False).notes
+        notes = set_quota._result(before, after, {"memory": written}, [], spec_quota, dry_run=False).notes
         said = "memory=16 is less than 1Mi: the unit is bytes, so write such as memory=16Gi."
         assert notes == ([said] if told else [])
 

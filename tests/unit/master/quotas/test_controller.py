@@ -23,6 +23,7 @@ from common.quota.quantity import UNIT
 from common.runtime.burst import BurstDetector
 from master.cache.informers import Caches
 from master.cache.objects import MasterQuota, QuotaCopy
+from master.quotas import state as state_module
 from master.quotas.controller import Quotas
 from master.quotas.events import QuotaEvents
 from master.quotas.ledger_store import Ledgers, ledger_name
@@ -98,7 +99,9 @@ class Link:
     def __init__(self, name: str) -> None:
         self.name = name
         self.connected = self.listed = self.settled = True
-        self.never_connected = self.agent_silent = False
+        self.never_connected = self.agent_silent = self.in_cluster = False
+        self.copied: list[tuple[str, str]] = []
+        self.sync = SimpleNamespace(add=self.copied.append)
         self.copies = Store[QuotaCopy]({})
         self.last_contact = 0.0
         self.offered: list[Shown] = []
@@ -405,3 +408,40 @@ def seen(term: Term) -> object:
     view = term.quotas.states["alpha"].view
     assert view is not None
     return view.never_counted
+
+
+@pytest.mark.parametrize("in_cluster", [False, True])
+async def test_an_override_ends_by_the_clock_like_a_limit_that_is_lowered(
+    monkeypatch: pytest.MonkeyPatch, in_cluster: bool
+) -> None:
+    """eu-1 holds 8 and us-1 holds 2 of 10. What was granted meanwhile stays granted, and nothing more is."""
+    now = [1_000_000.0]
+    monkeypatch.setattr(state_module.time, "time", lambda: now[0])
+    term = Term()
+    link = term.links["us-1"]
+    link.in_cluster = in_cluster
+    raised = quota()
+    raised.spec["overrides"] = [{"until": "1970-01-12T14:46:40Z", "quota": {"cpu": "16"}}]  # 1,003,600
+    term.cached._set("alpha", raised)
+    term.report(1, asks=5)
+    await term.decide()
+    assert term.api.ledger.seeds["us-1"].granted == cpu(5)
+    assert resources.parse(link.offered[-1].hard) == cpu(16)
+    assert resources.parse(link.offered[-1].grant.raised) == (cpu(16) if in_cluster else {})
+    again = await term.quotas._decide("alpha")
+    assert again is not None
+    assert again <= 600, "the clock may be set"
+    now[0] += 3600
+    term.links["us-1"].copied.clear()
+    term.report(2, asks=9)
+    await term.decide()
+    assert term.api.ledger.seeds["us-1"].granted == cpu(5), "13 of 10 are held"
+    assert resources.parse(link.offered[-1].hard) == cpu(10)
+    assert link.offered[-1].grant.raised == {}
+    if not in_cluster:
+        assert link.copied == [("resourcequotas", "alpha")], (
+            "the copy on the seed is written, though no spec has changed"
+        )
+    now[0] -= 3600
+    await term.decide()
+    assert resources.parse(link.offered[-1].hard) == cpu(10)

@@ -523,3 +523,14 @@ async def test_a_copy_of_a_seed_names_its_master() -> None:
     seed.master.seeds.store._set("eu-1", msgspec.convert(body, MasterSeed))
     await seed.sync._reconcile(("seeds", "eu-1"))
     assert seed.bodies[0]["metadata"]["annotations"][MASTER_ANNOTATION] == "own-lease"
+
+
+async def test_a_seed_gets_the_limits_in_force_and_no_clock_to_read() -> None:
+    seed = Seed()
+    raised = edited("8", 1)
+    for until, limit in (("2999-01-01T00:00:00Z", "16"), ("2001-01-01T00:00:00Z", "8")):
+        spec = {**raised.spec, "overrides": [{"until": until, "quota": {"cpu": "16"}}]}
+        seen(seed.there, copied(edited("12", 1)))
+        seen(seed.master, msgspec.structs.replace(raised, spec=spec))
+        assert await seed.look("same") is None
+        assert seed.bodies.pop()["spec"] == {**raised.spec, "quota": {"cpu": limit}}
