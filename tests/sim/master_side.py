@@ -175,6 +175,7 @@ class Link:
         self.listed = False
         self.settled = False
         self.connected = False
+        self.in_cluster = False
         self.last_contact: float | None = None
         self.publisher = SimpleNamespace(forget=lambda _quota: None)
         self._heard: dict[str, tuple[str, Report | None]] = {}
