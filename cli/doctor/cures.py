@@ -37,6 +37,8 @@ CURES = {
         "SourceUnreachable": "see the condition UsageCurrent of the UserCluster: `seedquota doctor --seed NAME`",
         "ResourceNotListed": "give the right, or repair the CustomResourceDefinition, that the message names",
         "NeverCounted": "correct the name in the quota, or ignore this until the first Machine has such a device",
+        "AboveParent": "lower the limit of the project, or raise that of its organization",
+        "OvercommitExceeded": "lower limits of projects, or raise the organization's, or overcommit",
         "LimitLowered": _EXCEEDED,
         "AdmittedWithWarning": _EXCEEDED,
         "UsageNotAdmitted": f"{_EXCEEDED}; if the limit is not new, look for break-glass in the audit log",

@@ -254,6 +254,7 @@ class QuotaSettingsSpec(Wire):
     resources: list[CatalogueEntry] = []
     scale_check: Literal["warn", "deny", "off"] = "warn"
     unknown_projects: Literal["Deny", "Allow"] = "Deny"
+    overcommit: str | int | None = None  # None: the limits of projects may be any times their organization's
 
 
 class QuotaSettings(Object, frozen=True, kw_only=True):

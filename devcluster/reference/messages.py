@@ -55,6 +55,9 @@ _EVENTS = """\
 """
 _DECISION = "01JD3Y6K"
 _NOT_DECIDED = {"TooManyRequests", ALREADY_EXISTS, "CanaryDenied"}  # by a quota: such a message names no decision
+_QUOTA_EVENTS = (
+    *("NearLimit", "Exceeded", UNREACHABLE, LIMITS_CHANGED, "AboveParent", "OvercommitExceeded", ENDS, ENDED),
+)
 _QUOTA = "project-alpha"
 _WHY_FILES = (
     "seed/admission/limits.py",
@@ -89,7 +92,12 @@ def page() -> str:
             table(("reason", "text"), [(code(reason), code(text)) for reason, text in _warnings()]) + "\n",
             _EVENTS.format(
                 refusals=", ".join(map(code, sorted(EVENT_REASONS))),
-                quota=", ".join(map(code, ("NearLimit", "Exceeded", UNREACHABLE, LIMITS_CHANGED, ENDS, ENDED))),
+                quota=", ".join(
+                    map(
+                        code,
+                        _QUOTA_EVENTS,
+                    )
+                ),
             ),
         ]
     )

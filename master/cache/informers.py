@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import msgspec
@@ -33,6 +34,7 @@ from master.cache.objects import (
     QuotaAllocation,
     QuotaCopy,
 )
+from master.cache.organization_limits import OrganizationLimits, OrganizationLimitsCache
 
 T = TypeVar("T", bound=Object)
 
@@ -100,7 +102,9 @@ class Caches:
         }
         self.cluster = cluster
         self._settings_read: Named | None = None
+        self._read = QuotaSettingsSpec()
         self._allocated: frozenset[str] = frozenset()
+        self._limits = OrganizationLimitsCache(self.quotas_of, self._projects_of)
         self._relisted: dict[str, float] = {}  # when a cache was last found to be behind (monotonic)
 
     def quotas_of(self, kind: str, name: str) -> list[MasterQuota]:
@@ -122,17 +126,59 @@ class Caches:
         alive = subject is not None and subject.metadata.deletion_timestamp is None
         return alive and self.default(kind) is not None
 
-    def allocated_types(self) -> AllocatedTypes:
-        """What is counted from Allocations, and whether there is a seed for it. Settings that cannot be read say
-        nothing new."""
+    def limits_of(self, organization: str) -> OrganizationLimits:
+        return self._limits.of(organization)
+
+    def overcommit(self) -> Fraction | None:
+        """How many times the limit of an organization those of its projects may be together; None: any."""
+        overcommit = self._settings_spec().overcommit
+        return Fraction(str(overcommit)) if overcommit is not None else None
+
+    def kin(self, plural: str, change: Change[Object]) -> Iterator[MasterQuota]:
+        """Other quotas whose limits are compared with what changed: those of a project with those of its organization,
+        and the other way round."""
+        for organization in self._compared(plural, change):
+            yield from self.quotas_of("organization", organization)
+            if plural == "projects":
+                yield from self.quotas_of("project", changed_name(change))
+            elif any(isinstance(each, MasterQuota) and _is_of_organization(each) for each in (change.old, change.new)):
+                for project in self._projects_of(organization):
+                    yield from self.quotas_of("project", project)
+
+    def _compared(self, plural: str, change: Change[Object]) -> set[str]:
+        """Organizations with whose limits something else is compared after this change."""
+        old, new = change.old, change.new
+        found: set[str] = set()
+        if plural == "projects":
+            found = {organization_of(each) for each in (old, new) if isinstance(each, Named)}
+            if len(found) == 1 and old is not None and new is not None:
+                return set()
+        elif plural == "resourcequotas" and (
+            old is None or new is None or old.metadata.generation != new.metadata.generation
+        ):
+            for kind, name in {subject_of(each) for each in (old, new) if isinstance(each, MasterQuota)}:
+                project = self.projects.store.get(name) if kind == "project" else None
+                found.add(name if kind == "organization" else organization_of(project) if project else "")
+        return found - {""}
+
+    def _projects_of(self, organization: str) -> list[str]:
+        return [project.metadata.name for project in self.projects.store.by_index(BY_ORGANIZATION, organization)]
+
+    def _settings_spec(self) -> QuotaSettingsSpec:
+        """Settings that cannot be read say nothing new."""
         settings = self.settings.store.get(SETTINGS)
         if settings is not self._settings_read:
             self._settings_read = settings
             try:
-                spec = msgspec.convert(settings.spec if settings is not None else {}, QuotaSettingsSpec)
-                self._allocated = Catalogue(spec.resources).allocated
+                self._read = msgspec.convert(settings.spec if settings is not None else {}, QuotaSettingsSpec)
+                self._allocated = Catalogue(self._read.resources).allocated
             except msgspec.ValidationError as error:
                 log.warning("settings cannot be read", extra={"error": str(error)})
+        return self._read
+
+    def allocated_types(self) -> AllocatedTypes:
+        """What is counted from Allocations, and whether there is a seed for it."""
+        self._settings_spec()
         seed = any(seed.spec.in_cluster and seed.spec.state != "Lost" for seed in self.seeds.store.values())
         return AllocatedTypes(names=self._allocated, seed=seed)
 
@@ -192,9 +238,15 @@ class Caches:
 
     def _tells(self, plural: str) -> Callable[[Change[T]], None]:
         def tell(change: Change[T]) -> None:
+            for organization in self._compared(plural, Change(change.old, change.new)):
+                self._limits.forget(organization)
             self._listeners.call(plural, Change(change.old, change.new))
 
         return tell
+
+
+def _is_of_organization(quota: MasterQuota) -> bool:
+    return subject_of(quota)[0] == "organization"
 
 
 _METADATA: dict[str, Resource[Object]] = {

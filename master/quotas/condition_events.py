@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from common.api.types import Condition
 from common.quota import resources
 from common.quota.quantity import QuantityError
+from master.quotas.limits_fit import LIMITS_FIT
 
 UNREACHABLE = "SeedUnreachable"
 LIMITS_CHANGED = "LimitsChanged"
@@ -25,6 +26,8 @@ def _troubles(conditions: Iterable[Condition]) -> dict[str, str]:
             found[condition.type] = condition.message
         elif condition.type == "UsageCurrent" and condition.reason == UNREACHABLE:
             found[UNREACHABLE] = condition.message
+        elif condition.type == LIMITS_FIT and condition.status == "False":
+            found[condition.reason] = condition.message
     return found
 
 

@@ -112,6 +112,8 @@ class Quotas:
     def _changed(self, plural: str, change: Change[Object]) -> None:
         name = changed_name(change)
         old, new = change.old, change.new
+        for quota in self._caches.kin(plural, change):
+            self._controller.queue.add_after(quota.metadata.name, PAUSE)  # for its condition LimitsFit alone
         if plural == "resourcequotas":
             if (
                 old is None

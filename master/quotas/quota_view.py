@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import msgspec
 
 from common.api.types import AccountWait, NamespaceLack, NamespaceUse, ResourceQuotaSpec, StaleSource
 from common.quota.resources import ResourceList
 from master.cache.objects import AllocatedTypes, OverrideStatus
+from master.cache.organization_limits import OrganizationLimits
 
 STALE_AFTER = 10.0  # seconds without contact from which a seed's count is called stale
 
@@ -68,7 +70,8 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
-    """One quota. `never_counted`: devices that it limits and no Machine was seen to have; None: not known yet."""
+    """One quota. `never_counted`: devices that it limits and no Machine was seen to have; None: not known yet.
+    `organization`: whose limits and those of whose projects are compared."""
 
     generation: int
     spec: ResourceQuotaSpec
@@ -81,4 +84,7 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     beyond_counters: Sequence[str] = ()  # resources of which nothing can be granted any more
     never_counted: Sequence[str] | None = ()
     allocated: AllocatedTypes = AllocatedTypes()
+    organization: str = ""
+    organization_limits: OrganizationLimits | None = None
+    overcommit: Fraction | None = None
     seeds: Sequence[SeedView]

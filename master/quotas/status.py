@@ -14,6 +14,7 @@ from common.quota.resources import ResourceList
 from master.cache.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
 from master.quotas import conditions, namespace_lines, override_conditions
 from master.quotas.countable import unsupported
+from master.quotas.limits_fit import limits_fit
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.use_text import peak_text, usage_text
 
@@ -42,6 +43,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         *conditions.of_use(view, use, counted, before),
         *conditions.not_counted(view, judged, before),
         *conditions.of_promises(view.spec, present),
+        *limits_fit(view),
         *override_conditions.overridden(view.overrides, view.raised),
     ]
     found = [msgspec.structs.replace(each, observed_generation=view.generation) for each in found]

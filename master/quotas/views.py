@@ -8,7 +8,7 @@ from common.api import conditions
 from common.api.types import StaleSource
 from common.quota import escrow
 from common.quota.escrow import Holding, MasterLedger
-from master.cache.informers import Caches, subject_of
+from master.cache.informers import Caches, organization_of, subject_of
 from master.cache.objects import MasterQuota
 from master.grants.allocation_state import SeedDemand
 from master.grants.planner import Decision
@@ -45,6 +45,7 @@ class Views:
         ledger = decision.ledger
         lines = [self._seed_view(state, seed, ledger.seeds[seed.name], now) for seed in decision.demands]
         lines.extend(SeedView(name=link.name, lost=True) for link in self._seeds.links.values() if link.lost)
+        organization = self._organization(state.quota)
         return QuotaView(
             generation=state.quota.metadata.generation,
             spec=state.spec,
@@ -57,6 +58,9 @@ class Views:
             beyond_counters=escrow.beyond_counters(ledger, state.ceilings),
             never_counted=self._never_counted(state, ledger),
             allocated=in_use(self._caches.allocated_types(), *(seed.use for seed in lines)),
+            organization=organization,
+            organization_limits=self._caches.limits_of(organization) if organization else None,
+            overcommit=self._caches.overcommit(),
             seeds=lines,
         )
 
@@ -107,6 +111,14 @@ class Views:
             without_quota=account.wire.without_quota,
             without_quota_omitted=account.wire.without_quota_omitted,
         )
+
+    def _organization(self, quota: MasterQuota) -> str:
+        """That of the quota's subject; empty if it has none."""
+        kind, name = subject_of(quota)
+        if kind == "organization":
+            return name
+        project = self._caches.projects.store.get(name) if kind == "project" else None
+        return organization_of(project) if project is not None else ""
 
     def _subject_exists(self, quota: MasterQuota) -> bool:
         kind, name = subject_of(quota)

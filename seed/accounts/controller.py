@@ -86,7 +86,7 @@ class Accounts:
         self._opening = OpenLimiter(self.look_at)
         self._keys: dict[str, AccountKey] = {}
         self._without_copy: dict[str, float] = {}  # quota name -> since when (monotonic) its copy is missed
-        self._demands = ListDemands(self.look_at)
+        self._demands = ListDemands()
         self._unsized: dict[tuple[str, str], Rest] = {}  # by quota uid and source
         self.uncounted: dict[tuple[str, str], float] = {}  # ... since when counting fails, though it is followed
         self._progress: dict[str, Progress] = {}  # by quota uid
@@ -110,7 +110,6 @@ class Accounts:
             stop_quota()
             stop_enforced()
             stop_account()
-            self._demands.close()
 
     async def confirm_all(self) -> None:
         """Writes and publishes each open account once more, before an orderly end. If no replica is left, the master

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection
 from typing import Any
 
 from common.kube.controller.reflector import Reflector
-from seed.usage.source import NOT_LISTED, UNREADABLE, ListBarrier, Problem, reason_of
-
-
-class Lists(ListBarrier, frozen=True, kw_only=True):
-    """A list of each of several watch caches. One that takes the place of another lists later anyway."""
-
-    demanded: Sequence[tuple[Reflector[Any], int]]
-
-    def missing(self, followed: Collection[Reflector[Any]]) -> list[tuple[Reflector[Any], int]]:
-        """Those of `followed` whose list is not complete yet, and its number."""
-        return [
-            (reflector, number)
-            for reflector, number in self.demanded
-            if reflector in followed and reflector.lists_completed < number
-        ]
+from seed.usage.source import NOT_LISTED, UNREADABLE, Problem, reason_of
 
 
 class SharedInformers(ABC):
@@ -33,6 +17,7 @@ class SharedInformers(ABC):
 
     problem: Problem | None = None
     lost_at: float | None = None
+    _listed_from: float = 0
 
     @property
     @abstractmethod
@@ -51,23 +36,12 @@ class SharedInformers(ABC):
     def listed_from(self) -> float:
         return min((reflector.listed_from for reflector in self.reflectors), default=math.inf) if self.counted else 0
 
-    def request_relist(self) -> ListBarrier:
-        return Lists(demanded=[(reflector, reflector.relist()) for reflector in self.reflectors])
-
-    def listed_since(self, token: ListBarrier) -> bool:
-        assert isinstance(token, Lists), "our own token"
-        return self.counted and not token.missing(self.reflectors)
-
-    async def listed(self, token: ListBarrier) -> None:
-        assert isinstance(token, Lists), "our own token"
-        while not self.listed_since(token):
-            for reflector, number in token.missing(self.reflectors):
-                with suppress(TimeoutError):
-                    await reflector.wait_listed(number, 1)
-            await asyncio.sleep(0.2 if self.problem is not None else 0.02)
+    def relist(self) -> None:
+        for reflector in self.reflectors:
+            reflector.relist()
 
     def _look(self) -> bool:
-        """True if there is another problem than before, or none any more."""
+        """True if there is another problem than before, or none any more, or all was listed anew."""
         problem = None
         for reflector in self.reflectors:
             if reflector.error is not None:
@@ -80,8 +54,9 @@ class SharedInformers(ABC):
             self.lost_at = None
         elif self.lost_at is None:
             self.lost_at = time.monotonic()
-        changed, self.problem = problem != self.problem, problem
-        return changed
+        before, now = (self.problem, self._listed_from), (problem, self.listed_from)
+        self.problem, self._listed_from = now
+        return before != now
 
 
 class SharedInformerSource:
@@ -129,11 +104,5 @@ class SharedInformerSource:
     def lost_at(self) -> float | None:
         return self._caches.lost_at or (self._untaken_since if self._untaken else None)
 
-    def request_relist(self) -> ListBarrier:
-        return self._caches.request_relist()
-
-    def listed_since(self, token: ListBarrier) -> bool:
-        return self._caches.listed_since(token)
-
-    async def listed(self, token: ListBarrier) -> None:
-        await self._caches.listed(token)
+    def relist(self) -> None:
+        self._caches.relist()

@@ -32,13 +32,6 @@ class Taken(Enum):
 Generation = int | Taken | None
 
 
-class ListBarrier(msgspec.Struct, frozen=True):
-    """A demand for a list that begins after this moment: that list of that connection, or any of a later one."""
-
-    connection: int = 0
-    number: int = 0
-
-
 class Problem(msgspec.Struct, frozen=True):
     """Why a source cannot be followed: a condition's reason and message."""
 
@@ -145,13 +138,9 @@ class UsageSource(Protocol):
     def lost_at(self) -> float | None:
         """monotonic: since when the count is kept, not followed"""
 
-    def request_relist(self) -> ListBarrier: ...
-
-    def listed_since(self, token: ListBarrier) -> bool:
-        """True once a list that began after the demand is complete."""
-
-    async def listed(self, token: ListBarrier) -> None:
-        """Until `listed_since(token)` is true."""
+    def relist(self) -> None:
+        """Asks for a list that begins after this call. It is complete when `listed_from` says so; then the source tells
+        its `on_state`."""
 
     async def generation(self, namespaced_name: str, uid: str) -> Generation:
         """The object's generation by a consistent read, None if it does not exist (rule 4.5), Taken if another has its

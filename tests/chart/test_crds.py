@@ -369,6 +369,9 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         ),
         (settings(scaleCheck="no"), "spec.scaleCheck", 'supported values: "warn", "deny", "off"'),
         (settings(unknownProjects="deny"), "spec.unknownProjects", 'supported values: "Deny", "Allow"'),
+        (settings(overcommit="0.5"), "spec.overcommit", "a number from 1 to 1000"),
+        (settings(overcommit=1001), "spec.overcommit", "a number from 1 to 1000"),
+        (settings(overcommit="2x"), "spec.overcommit", "a number from 1 to 1000"),
         (counted("licences", "Objects"), "spec.resources[0].name", "names with a slash such as example.com/licences"),
         (
             counted("clusters", "Both"),

@@ -41,6 +41,10 @@ def seed(name: str, namespace_quotas: str, *exempt: str) -> dict:
     }
 
 
+def tenant(kind: str, name: str, **spec: object) -> dict:
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
 @pytest.fixture(scope="module")
 async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     """One seed whose own namespaces take part, one whose do not, and a quota of which more is used than is left."""
@@ -59,6 +63,12 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             **quota("org-two", {"kind": "organization", "name": "two"}, clusters="9"),
             "status": {"globalUsage": {"clusters": "3"}},
         },
+        {
+            **tenant("Project", "alpha", organization="acme"),
+            "status": {"largestLimits": {"cpu": "24", "memory": "64Gi"}},
+        },
+        {**tenant("Project", "beta", organization="acme"), "status": {"largestLimits": {"cpu": "1"}}},
+        {**tenant("Organization", "acme"), "status": {"leastLimits": {"cpu": "24"}}},
     ]
     for body in stored:
         await api.store(body)
@@ -69,6 +79,10 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             await asyncio.sleep(0.1)
         while len((await api.create(settings({"clusters": ALLOCATIONS}))).warnings) < 2:
             await asyncio.sleep(0.1)
+        for kind, cpu in (("project", "25"), ("organization", "23")):
+            name = {"project": "alpha", "organization": "acme"}[kind]
+            while not (await api.create(quota("a", {"kind": kind, "name": name}, cpu=cpu))).warnings:
+                await asyncio.sleep(0.1)
     yield api
     for body in (*policies, *stored):
         await api.call("DELETE", api.path(body))
@@ -174,3 +188,31 @@ async def test_a_limit_does_not_lapse_because_the_catalogue_counts_another_side(
     assert told in answer.message and "annotate QuotaSettings default: seedquota.io/change-side=" in answer.message
     limiting = {"project-two", "org-two"} if "clusters" in after else {"project-two"}
     assert {text.split("seedquota/")[1].split(" limits")[0] for text in answer.warnings} == limiting
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "limits", "told"),
+    [
+        ("project", "alpha", {"cpu": "24", "memory": "64Gi"}, ""),
+        (
+            "project",
+            "alpha",
+            {"cpu": "25", "memory": "65Gi"},
+            "organization acme: cpu=25 (at most 24), memory=65Gi (at most 64Gi);",
+        ),
+        ("project", "alpha", {"machines": "9"}, ""),
+        ("project", "unknown", {"cpu": "99"}, ""),
+        ("organization", "acme", {"cpu": "24"}, ""),
+        ("organization", "acme", {"cpu": "23500m"}, "its projects need: cpu=23500m (at least 24);"),
+        ("organization", "alpha", {"cpu": "1"}, ""),
+    ],
+)
+async def test_limits_of_projects_and_their_organization_that_do_not_fit_are_warned_of(
+    warned: Api, kind: str, name: str, limits: dict[str, str], told: str
+) -> None:
+    answer = await warned.create(quota("a", {"kind": kind, "name": name}, **limits))
+    assert (answer.status, len(answer.warnings)) == (201, 1 if told else 0), answer
+    assert all(told in text for text in answer.warnings)
+    some = quota("a", {"kind": kind, "name": name}, **limits)
+    some["spec"]["enforcement"] = "warn"
+    assert (await warned.create(some)).warnings == [], "it refuses nothing"

@@ -576,7 +576,7 @@ async def test_a_tenant_who_serves_the_machines_hides_none_of_them(
                 while (await admin.list(MACHINE_RESOURCE)).items:  # as anybody else reads it
                     await asyncio.sleep(0.05)
             await until(lambda: source.problem is not None and source.problem.reason == "APITakenOver")
-            source.request_relist()
+            source.relist()
             await settle()
             with pytest.raises(Unavailable, match="hands the Machines of this cluster to Service alpha/mine"):
                 await source.generation("alpha/hidden-1", "uid")

@@ -124,8 +124,10 @@ class World:
         )
 
     def list(self, kind: GroupResource, began: int) -> None:
+        """All that there is came after the lists that are too old."""
         evaluator = self.counting.evaluators[kind]
-        if evaluator not in self.objects.informers:
+        known = self.objects.informers.get(evaluator)
+        if began > SINCE and (known is None or known.listed_from <= SINCE):
             for thing in self.things:
                 if thing.kind == kind and thing.size:
                     version = "1" if thing.after is None or thing.pending else "2"
@@ -159,7 +161,7 @@ def check(found: list[Thing], order: list[tuple[GroupResource, int]]) -> None:
             resources.total(thing.may_use for thing in found),
             resources.add(account.used[SOURCE], account.reserved),
         )
-        assert not resources.short(least, has), (least, has)
+        assert all(amount <= has.get(name, 0) for name, amount in least.items()), (least, has)
         doubtful = world.counting.doubtful(SINCE)
         assert doubtful is not None
         for name in set(NAMES) - doubtful:
@@ -181,19 +183,27 @@ def test_in_part_or_wholly_an_account_has_all_that_is_there(
 POD = Thing("u", PODS, {}, {"requests.cpu": 1, DEVICE: 1})
 
 
+def any_list(counting: QuotaNamespaces, _since: float) -> frozenset[GroupResource]:
+    return frozenset(counting.kinds - {informer.resource for informer in counting.informers})
+
+
 @pytest.mark.parametrize(
-    ("name", "broken"),
+    ("place", "name", "broken"),
     [
-        ("covered", lambda reservations, _doubtful, live: dict(reservations)),
-        ("kept", lambda _before, found, _doubtful: found),
+        (source_count, "covered", lambda reservations, _doubtful, live: dict(reservations)),
+        (source_count, "kept", lambda _before, found, _doubtful: found),
+        (QuotaNamespaces, "_unlisted_kinds", any_list),
     ],
 )
-def test_the_property_notices_a_broken_rule(monkeypatch: pytest.MonkeyPatch, name: str, broken: Any) -> None:
-    old = Thing("old", RESOURCE_CLAIMS, {DEVICE: 2}, None)
-    check([POD, old], [(PODS, SINCE + 1)])
-    monkeypatch.setattr(source_count, name, broken)
+def test_the_property_notices_a_broken_rule(
+    monkeypatch: pytest.MonkeyPatch, place: object, name: str, broken: Any
+) -> None:
+    old = [Thing("claim", RESOURCE_CLAIMS, {DEVICE: 2}, None), Thing("pod", PODS, {"pods": 1}, None)]
+    order = [(PERSISTENT_VOLUME_CLAIMS, SINCE + 1), (PODS, SINCE), (PODS, SINCE + 1)]
+    check([POD, *old], order)
+    monkeypatch.setattr(place, name, broken)
     with pytest.raises(AssertionError):
-        check([POD, old], [(PODS, SINCE + 1)])
+        check([POD, *old], order)
 
 
 def test_an_account_that_is_fenced_is_counted_wholly_or_not_at_all() -> None:

@@ -84,19 +84,16 @@ class AllocationClient(ClusterClient):
 class AllocationWatch(Watch):
     """In place of the reflector of all Allocations."""
 
-    def __init__(self, cluster: Any, _resource: object, *, on_change: Callable[[Change[Any]], None]) -> None:
-        super().__init__(cluster, cluster.source.objects, on_change, lambda: None)
+    def __init__(
+        self,
+        cluster: Any,
+        _resource: object,
+        *,
+        on_change: Callable[[Change[Any]], None],
+        on_state: Callable[[], None],
+    ) -> None:
+        super().__init__(cluster, cluster.source.objects, on_change, on_state)
         self.synced = asyncio.Event()
-        self._demanded = 0
-
-    @property
-    def wants_list(self) -> bool:
-        return super().wants_list or (not self.listing and self.lists_completed < self._demanded)
-
-    def relist(self) -> int:  # type: ignore[override]
-        super().relist()
-        self._demanded = self.lists_completed + (2 if self.listing else 1)
-        return self._demanded
 
     def heard(self) -> None:
         self.synced.set()

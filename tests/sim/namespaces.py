@@ -18,7 +18,6 @@ from common.kube.controller.store import Change, Store
 from common.quota import object_names
 from common.quota.object_names import PODS, RESOURCE_CLAIMS, RESOURCE_QUOTAS, GroupResource
 from common.quota.resources import ResourceList
-from common.runtime.waiting import within
 from seed.kinds.namespaces.cache import NAMESPACES, LabelledMeta, Namespace
 from seed.kinds.namespaces.evaluators import resource_quotas
 from seed.kinds.namespaces.evaluators.namespaced import Counting, NamespacedEvaluator, Terms
@@ -222,7 +221,6 @@ class Watch:
         self.listing = False
         self.listed_at = 0  # the number of events of the seed's API server when the last complete list began
         self.listed_from = 0  # the moment at which it began
-        self.lists_completed = 0
         self.blind_until = 0.0  # it brings nothing
         self.error: str | None = None  # why the last list failed, or the watch broke
         self._on_state = on_state
@@ -233,7 +231,6 @@ class Watch:
         self._wanted = 1
         self._started = 0
         self._done = 0
-        self._complete = asyncio.Event()
 
     @property
     def end(self) -> int:
@@ -256,12 +253,6 @@ class Watch:
 
     def relist(self) -> None:
         self._wanted = self._started + 1
-
-    async def wait_listed(self, _number: int, timeout: float) -> None:
-        await self.next_list(timeout)
-
-    async def next_list(self, timeout: float) -> None:
-        await within(self._complete, timeout)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -302,10 +293,7 @@ class Watch:
         for key, value in objects.items():
             if self.store.get(key) != value:
                 self._apply(key, value)
-        self.lists_completed += 1
         self.listed_from, self._done, self.error = began, number, None
-        complete, self._complete = self._complete, asyncio.Event()
-        complete.set()
         self.heard()
         self._on_state()
 

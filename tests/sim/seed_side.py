@@ -46,7 +46,7 @@ from seed.model import source_key
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
-from seed.usage.source import ListBarrier, Problem
+from seed.usage.source import Problem
 from tests.sim import servers
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process
@@ -226,7 +226,6 @@ class UsageSource:
         self._wanted = 1
         self._started = 0
         self._done = 0
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     @property
     def wants_list(self) -> bool:
@@ -249,18 +248,8 @@ class UsageSource:
         machine = self._store.get(name)
         return machine.metadata.generation if machine is not None else 0
 
-    def request_relist(self) -> ListBarrier:
+    def relist(self) -> None:
         self._wanted = self._started + 1
-        return ListBarrier(0, self._wanted)
-
-    def listed_since(self, token: ListBarrier) -> bool:
-        return self.counted and self._done >= token.number
-
-    async def listed(self, token: ListBarrier) -> None:
-        if not self.listed_since(token):
-            future = self._replica.loop.create_future()
-            self._waiting.append((token.number, future))
-            await future
 
     async def generation(self, name: str, _uid: str) -> int | None:
         def read() -> int | None:
@@ -309,13 +298,8 @@ class UsageSource:
                 freed |= self._apply(known, machine)
         self.counted, self._done = True, number
         self._changed(freed or number == 1)
-        self._follows()
-        waiting, self._waiting = self._waiting, []
-        for wanted, future in waiting:
-            if wanted > number:
-                self._waiting.append((wanted, future))
-            elif not future.done():
-                future.set_result(None)
+        self.problem = self.lost_at = None
+        self._state_changed()
 
     def _follow(self, upto: int) -> None:
         if self.listing or not self._done:

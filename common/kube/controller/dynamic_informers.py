@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from common.kube.client.api_client import Cluster
@@ -22,10 +22,20 @@ class Following:
     each, as deleted. One that moves to another version of its API has the same. One that has a definition and is not
     served keeps what was listed last: its Reflector has an error until it is served again, and is not `synced` if
     nothing of it was ever listed.
+
+    `on_state`: as Reflector's, of each of them.
     """
 
-    def __init__(self, cluster: Cluster, served: Served, wanted: Mapping[str, FollowedKind[Any]]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        served: Served,
+        wanted: Mapping[str, FollowedKind[Any]],
+        *,
+        on_state: Callable[[], None] = lambda: None,
+    ) -> None:
         self._cluster = cluster
+        self._on_state = on_state
         self._served = served
         self._wanted = wanted
         self._resources: dict[str, Resource[Any]] = {}
@@ -103,6 +113,7 @@ class Following:
             resource,
             indexes=wanted.indexes,
             on_change=wanted.on_change,
+            on_state=self._on_state,
             known=known,
             unread=wanted.unread,
         )

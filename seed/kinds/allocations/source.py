@@ -10,7 +10,6 @@ from common.api.types import ALLOCATIONS, Allocation
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
-from common.runtime.unexpected import kept_task
 from seed.cache.quotas import QuotaCache
 from seed.kinds.allocations.totals import AllocationTotals
 from seed.model import source_key
@@ -34,7 +33,7 @@ class AllocationSources(ProjectSources[AllocationTotals]):
         super().__init__(source_key.ALLOCATIONS, AllocationTotals, on_change=on_change, on_state=on_state)
         self._cluster = cluster
         self._quota_cache = quota_cache
-        self._reflector = Reflector(cluster, ALLOCATIONS, on_change=self._changed)
+        self._reflector = Reflector(cluster, ALLOCATIONS, on_change=self._changed, on_state=self._judge)
 
     def __getitem__(self, key: str) -> ProjectSource[AllocationTotals]:
         if not self._quota_cache.in_cluster:
@@ -47,8 +46,7 @@ class AllocationSources(ProjectSources[AllocationTotals]):
 
     async def run(self) -> None:
         await self._quota_cache.wait_in_cluster()
-        following = asyncio.create_task(self._reflector.run(), name="Allocations")
-        await self._judge_beside(following, kept_task("first list of Allocations", self._first))
+        await self._judge_beside(asyncio.create_task(self._reflector.run(), name="Allocations"))
 
     async def generation(self, _project: str, namespaced_name: str, uid: str) -> Generation:
         namespace, _, name = namespaced_name.partition("/")
@@ -65,7 +63,3 @@ class AllocationSources(ProjectSources[AllocationTotals]):
         elif change.old is not None:
             source = self._of(change.old.spec.project)
             self._on_change(source, source.totals.remove(change.old.metadata.uid))
-
-    async def _first(self) -> None:
-        await self._reflector.synced.wait()
-        self._judge()

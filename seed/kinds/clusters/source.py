@@ -42,7 +42,9 @@ class ClusterSources(ProjectSources[ClusterTotals]):
         self._settled = False
         first, *others = kinds
         self._always = Resource(first.group, first.versions[0], first.plural, first.kind, True, Owned)
-        self._reflector = Reflector(cluster, self._always, on_change=lambda change: self._changed(first, change))
+        self._reflector = Reflector(
+            cluster, self._always, on_change=lambda change: self._changed(first, change), on_state=self._judge
+        )
         self._following = Following(
             cluster,
             served,
@@ -57,6 +59,7 @@ class ClusterSources(ProjectSources[ClusterTotals]):
                 )
                 for kind in others
             },
+            on_state=self._judge,
         )
 
     @property
@@ -98,7 +101,6 @@ class ClusterSources(ProjectSources[ClusterTotals]):
     async def _settle(self) -> None:
         await self._following.wait_settled()
         self._settled = True
-        await self._reflector.synced.wait()
         self._judge()
 
     def _listener(self, kind: ClusterKind) -> Callable[[Change[Owned]], None]:

@@ -174,7 +174,6 @@ class ClusterApiInformers(SharedInformers):
         self._cluster = cluster
         self._quota_cache = quota_cache
         self._cluster_cache = cluster_cache
-        self._told_counted = False
         self._endings: set[asyncio.Task[None]] = set()
         kinds: tuple[tuple[str, str, type[Any]], ...] = (
             (MACHINES, "Machine", ClusterMachine),
@@ -195,6 +194,7 @@ class ClusterApiInformers(SharedInformers):
                 )
                 for name, kind, struct in kinds
             },
+            on_state=self._tell,
         )
 
     @property
@@ -314,12 +314,13 @@ class ClusterApiInformers(SharedInformers):
             except ApiError as error:
                 log.warning("webhook configuration left behind", extra={"error": str(error)})
 
-    def _judge(self) -> None:
-        changed, counted = self._look(), self.counted
-        if changed or counted != self._told_counted:
-            self._told_counted = counted
+    def _tell(self) -> None:
+        if self._look():
             for source in self.sources.values():
                 self.state_changed(source)
+
+    def _judge(self) -> None:
+        self._tell()
         for source in self.sources.values():
             with contained("Machines of Cluster API", source.key):
                 totals = source.totals

@@ -35,7 +35,7 @@ from seed.providers.size import Footprint, NotSized
 from seed.sizing.sizer import Sizing
 from seed.sizing.stamp import spec_hash
 from seed.sizing.stamp_audit import Drift, audit
-from seed.usage.source import UNREADABLE, Generation, ListBarrier, Problem, Taken, reason_of
+from seed.usage.source import UNREADABLE, Generation, Problem, Taken, reason_of
 from seed.usage.unadmitted import Unadmitted
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Source:
         self._connected, self._identify = connected, identify
         self._reflector: Reflector[Machine] | None = None  # whose complete list stands behind the totals
         self._following: Reflector[Machine] | None = None  # the latest connection's
-        self._connections, self._kubeconfig = 0, ""
+        self._kubeconfig = ""
         self._changed_secret = asyncio.Event()
         self._task = kept_task("source", self._run, self.key)
 
@@ -128,26 +128,9 @@ class Source:
     def problem(self) -> Problem | None:
         return self._secret_problem or self._problem
 
-    def request_relist(self) -> ListBarrier:
-        following = self._following
-        return ListBarrier(self._connections, following.relist() if following is not None else 0)
-
-    def listed_since(self, token: ListBarrier) -> bool:
-        """True once a list that began after the demand is complete."""
-        if not self.counted or self._reflector is None:
-            return False
-        if self._reflector is not self._following:
-            return False  # a new connection was made, and what is counted is still the old one's
-        return self._connections > token.connection or self._reflector.lists_completed >= token.number
-
-    async def listed(self, token: ListBarrier) -> None:
-        """Until `listed_since(token)` is true."""
-        while not self.listed_since(token):
-            following = self._following
-            if following is not None and self._connections == token.connection:
-                with suppress(TimeoutError):
-                    await following.wait_listed(token.number, 5)
-            await asyncio.sleep(0.2 if following is None or following.error else 0.02)
+    def relist(self) -> None:
+        if self._following is not None:
+            self._following.relist()
 
     def identify_again(self) -> None:
         """Ends the connection and makes it anew: another UserCluster stands for the cluster."""
@@ -311,8 +294,11 @@ class Source:
             if self.totals is totals:
                 self._on_change(self, freed)
 
-        reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=changed, unread=unread)
-        self._connections += 1
+        def listed() -> None:
+            if self._reflector is reflector:
+                self._on_state(self)
+
+        reflector = Reflector(cluster, MACHINES, namespace=namespace, on_change=changed, on_state=listed, unread=unread)
         self._following = reflector
         running = asyncio.create_task(reflector.run(), name=f"machines of {self.key}")
         auditing: asyncio.Task[None] | None = None

@@ -10,7 +10,6 @@ import asyncio
 import heapq
 import time
 from collections.abc import Callable, Collection, Set
-from contextlib import suppress
 from typing import Any
 
 from common.kube.client.api_client import Cluster
@@ -132,16 +131,6 @@ class QuotaNamespaces:
         """The namespaces that it counts, without those that are being deleted."""
         found = ((name, self.objects.namespaces.store.get(name)) for name in self.selected)
         return [name for name, there in found if there is not None and there.metadata.deletion_timestamp is None]
-
-    async def next_list(self, since: int) -> None:
-        """Until something is listed that lacks a list that began after that moment; for a second at most."""
-        namespaces = self.objects.namespaces
-        missing = next((found for found in self.informers if found.listed_from <= since), None)
-        if missing is not None:
-            await missing.next_list(1)
-        elif namespaces.listed_from <= since:
-            with suppress(TimeoutError):
-                await namespaces.wait_listed(namespaces.lists_completed + 1, 1)
 
     @property
     def unseen(self) -> frozenset[GroupResource]:

@@ -153,7 +153,6 @@ class KindInformer:
         self._error: str | None = None  # why it is not known whether it is served, or that it is not
         self._error_status = 0
         self._wake = asyncio.Event()
-        self._answered = asyncio.Event()
 
     @property
     def synced(self) -> bool:
@@ -198,20 +197,9 @@ class KindInformer:
             self._reflector.relist()
         self._wake.set()
 
-    async def next_list(self, timeout: float) -> None:
-        """Until another list is complete, but not longer."""
-        reflector = self._reflector
-        if reflector is None:
-            await within(self._answered, timeout)
-            return
-        try:
-            await reflector.wait_listed(reflector.lists_completed + 1, timeout)
-        except TimeoutError:
-            return
-
     async def run(self) -> None:
         """Until cancelled."""
-        pause = FIRST_PAUSE
+        pause, demanded = FIRST_PAUSE, False
         while True:
             self._wake.clear()
             asked = moment()
@@ -231,10 +219,8 @@ class KindInformer:
             if defined or self._may_be_left():
                 self._say(_DEFINED.format(self.resource) if defined else _LEFT, 404)
             else:
-                self._is_absent(asked)
-            self._answered.set()
-            self._answered = asyncio.Event()
-            await within(self._wake, LOOK_AGAIN)
+                self._is_absent(asked, demanded=demanded)
+            demanded = await within(self._wake, LOOK_AGAIN)
 
     async def is_gone(self) -> bool:
         """Whether it is proven that nothing of a kind that is not served is there. Raises ApiError."""
@@ -285,14 +271,14 @@ class KindInformer:
     def _may_be_left(self) -> bool:
         return not self._defined and self._reflector is not None and len(self._reflector.store) > 0
 
-    def _is_absent(self, asked: int) -> None:
+    def _is_absent(self, asked: int, *, demanded: bool) -> None:
         first = not self._nothing_from
         if first:
             self.unseen = not (self._defined or self._was_listed)
         self._drop()
         self._nothing_from = asked
         self._say(None)
-        if first:
+        if first or demanded:
             self._on_state()
 
     def _say(self, error: str | None, status: int = 0) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
-from common.kube.controller.reflector import moment
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
@@ -29,18 +28,12 @@ from seed.model.quota import Quota
 from seed.model.reserved_object import parse_object
 from seed.model.selected import Exempt
 from seed.model.source_key import OWN_API_SERVER, SourceKey
-from seed.usage.source import NOT_LISTED, Generation, KnownAccounts, ListBarrier, Problem, UsageSource
+from seed.usage.source import NOT_LISTED, Generation, KnownAccounts, Problem, UsageSource
 
 _IN_DOUBT = (
     "{} was counted, and its kind is not served any more; that does not prove that it is gone: serve it again. If "
     "nothing of it is left, create its CustomResourceDefinition, and delete that once it has been counted"
 )
-
-
-class Since(ListBarrier, frozen=True, kw_only=True):
-    """A demand for lists that begin after this moment."""
-
-    moment: int
 
 
 class NamespacedSource:
@@ -72,6 +65,7 @@ class NamespacedSource:
         self._counted: QuotaNamespaces | None = None
         self._next: QuotaNamespaces | None = None
         self._partial = False  # `_counted` was never listed wholly
+        self._listed_from = 0  # as was told last
         self._nothing = ObjectTotals(Terms(limited=frozenset()))
 
     @property
@@ -125,26 +119,10 @@ class NamespacedSource:
         latest = self._next or self._counted
         return latest.unlisted(since) if latest is not None and latest.objects is self._objects else []
 
-    def request_relist(self) -> ListBarrier:
-        since = Since(moment=moment())
+    def relist(self) -> None:
         for counting in (self._counted, self._next):
             if counting is not None:
                 counting.relist()
-        return since
-
-    def listed_since(self, token: ListBarrier) -> bool:
-        assert isinstance(token, Since), "our own token"
-        return self.listed_from > token.moment
-
-    async def listed(self, token: ListBarrier) -> None:
-        assert isinstance(token, Since), "our own token"
-        while not self.listed_since(token):
-            counted = self._counted
-            if counted is None or counted.objects is not self._objects or self.problem is not None:
-                await asyncio.sleep(0.2)
-                continue
-            await asyncio.sleep(0.02)
-            await counted.next_list(token.moment)
 
     async def generation(self, namespaced_name: str, uid: str) -> Generation:
         """The object's resourceVersion as a number: see seed/model/reserved_object.py."""
@@ -179,8 +157,9 @@ class NamespacedSource:
         if problem is not None and self._next is not None and self._may_stand(self._next):
             self._take_over(self._next, partial=True)
         self.lost_at = None if problem is None else self.lost_at or time.monotonic()
-        if problem != self.problem:
-            self.problem = problem
+        before, now = (self.problem, self._listed_from), (problem, self.listed_from)
+        self.problem, self._listed_from = now
+        if before != now:
             self._on_state(self)
 
     def end(self) -> None:

@@ -17,7 +17,6 @@ from common.kube.controller.store import Change
 from common.quota.account import Account, Reservation
 from common.runtime import unexpected
 from seed.accounts import usage_writer as countings
-from seed.accounts.list_demands import ListDemands
 from seed.accounts.publish import UNCOUNTED
 from seed.controllers import leader as leaders
 from seed.controllers.cloud_quotas import CloudQuotas
@@ -38,7 +37,7 @@ from seed.registration import keeper as keepers
 from seed.registration.keeper import INTERNAL as NOT_KNOWN
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, Sample
-from seed.usage.source import NOT_LISTED, ListBarrier
+from seed.usage.source import NOT_LISTED
 from tests.unit.fake_api_server import eventually
 from tests.unit.namespaces_world import ANN
 from tests.unit.odd_errors import odd_errors
@@ -141,23 +140,6 @@ async def test_one_quota_whose_evidence_fails_keeps_no_reservation_of_another_qu
         await eventually(lambda: not leader.world.account().reservations)
 
 
-@odd_errors
-async def test_a_list_that_is_demanded_is_awaited_again(error: Exception) -> None:
-    """Else the account that waits for it would never open."""
-    failures, listed = [error], []
-
-    class Fails(FakeSource):
-        async def listed(self, _token: ListBarrier) -> None:
-            if failures:
-                raise failures.pop()
-
-    demands = ListDemands(listed.append)
-    quota = cast(Quota, SimpleNamespace(name="alpha", key=SimpleNamespace(uid="alpha-uid")))
-    demands.demand(quota, cast(Any, Fails()))
-    await eventually(lambda: listed == ["alpha"])
-    demands.close()
-
-
 # Sources -------------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +166,7 @@ async def test_a_machine_that_cannot_be_taken_in_stops_no_other_and_its_source_i
         assert there.source.problem.message.startswith("1 machines cannot be taken in, such as alpha/poison: ")
         assert there.source.lost_at is not None
         poison.clear()
-        there.source.request_relist()
+        there.source.relist()
         await eventually(lambda: there.source.totals.used.get("cpu") == nanos("cpu=24")["cpu"])
         await eventually(lambda: there.source.problem is None)
 

@@ -59,3 +59,10 @@ def test_a_quota_without_trouble_has_none() -> None:
 )
 def test_limits_that_are_in_force_now_are_an_event_unless_the_quota_is_new(before, after, note: str) -> None:
     assert changed_limits(before, after) == note
+
+
+def test_limits_that_begin_not_to_fit_are_an_event() -> None:
+    unfit = [Condition(type="LimitsFit", status="False", reason="AboveParent", message="cpu=40")]
+    fit = [Condition(type="LimitsFit", status="True", reason="Fits")]
+    assert new_warnings(fit, unfit) == [("AboveParent", "cpu=40")]
+    assert new_warnings(unfit, unfit) == new_warnings(unfit, fit) == []

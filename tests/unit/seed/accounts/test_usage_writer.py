@@ -44,7 +44,7 @@ from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
 from seed.providers.size import Footprint, ProviderUnavailable
-from seed.usage.source import Generation, ListBarrier, Taken
+from seed.usage.source import Generation, Taken
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.kinds.machines.test_totals import machine
 from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos, seed_world
@@ -85,19 +85,10 @@ class FakeSource:
         """The latest began just now."""
         self._lists, self.listed_from = completed, moment()
 
-    def request_relist(self) -> ListBarrier:
+    def relist(self) -> None:
         self.demanded += 1
         if self.lists_at_once:
             self.lists += 1
-            return ListBarrier(1, self.lists)
-        return ListBarrier(1, self.lists + 1)
-
-    def listed_since(self, token: ListBarrier) -> bool:
-        return self.lists >= token.number
-
-    async def listed(self, token: ListBarrier) -> None:
-        while not self.listed_since(token):
-            await asyncio.sleep(0.001)
 
     async def generation(self, _name: str, uid: str) -> Generation:
         self.reads += 1
@@ -117,9 +108,8 @@ class FakeClusters(FakeSource):
         super().__init__()
         self.totals = cast(MachineTotals, ClusterTotals())
 
-    def request_relist(self) -> ListBarrier:
+    def relist(self) -> None:
         self.lists += 1
-        return ListBarrier(1, self.lists)
 
 
 class FakeSeedCluster:

@@ -17,6 +17,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.discovery import Served
+from common.kube.controller.reflector import moment
 from common.quota import fencing
 from common.quota.account import Reservation
 from common.server.http_parser import Request
@@ -198,12 +199,13 @@ async def test_a_demanded_list_is_one_of_every_kind_that_begins_later(monkeypatc
         await found.serve()
         await eventually(lambda: found.uses(0) and found.sources._following.get(CRD) is not None)
         before = found.api.lists
-        token = found.alpha.request_relist()
-        assert not found.alpha.listed_since(token)
-        async with asyncio.timeout(30):
-            await found.alpha.listed(token)
+        demanded = moment()
+        found.alpha.relist()
+        assert found.alpha.listed_from <= demanded
+        found.states.clear()
+        await eventually(lambda: found.alpha.listed_from > demanded)
+        assert KEY in found.states
         assert found.api.lists == before + 2
-        assert found.alpha.listed_since(token)
 
 
 async def test_a_kind_that_is_not_followed_yet_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +284,7 @@ async def test_an_api_server_that_does_not_answer_leaves_the_count_as_it_was(mon
         await found.user_cluster("a")
         await eventually(lambda: found.uses(1) and found.alpha.current)
         found.api.answers += [broken] * 10_000
-        found.alpha.request_relist()
+        found.alpha.relist()
         await eventually(lambda: found.alpha.problem is not None)
         assert found.alpha.problem is not None
         assert found.alpha.problem.reason == "Unreachable"

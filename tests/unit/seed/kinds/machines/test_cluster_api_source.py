@@ -13,6 +13,7 @@ import pytest
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound, Unavailable
 from common.kube.controller.dynamic_informers import Following
+from common.kube.controller.reflector import moment
 from common.server.http_parser import Request, Response
 from seed.accounts.registry import AccountRegistry
 from seed.admission.admitter import Admission
@@ -65,6 +66,7 @@ class Seed:
         self.cluster_cache = ClusterCache(cluster, self.quota_cache, of_projects=OF_PROJECTS)
         self.view = View(cluster, self.cluster_cache, "seedquota.io/project")
         self.changes: list[tuple[str, bool]] = []
+        self.told: list[float] = []  # from which lists, when its state was told
         self.sizing = sizing()
         self.feed = ClusterApiInformers(
             cluster,
@@ -74,7 +76,7 @@ class Seed:
             self.sizing,
             cast(Enforcement, NoEnforcement()),
             on_change=lambda source, freed: self.changes.append((source.consumer.project, freed)),
-            on_state=lambda _source: None,
+            on_state=lambda source: self.told.append(source.listed_from),
         )
         self.registry = AccountRegistry(self.quota_cache, self.cluster_cache, MemoryStore())
 
@@ -361,12 +363,11 @@ async def test_a_list_is_demanded_of_machines_and_pools(monkeypatch: pytest.Monk
         async with leading(made):
             await eventually(lambda: made.uses(""))
             before = made.api.lists
-            token = made.source.request_relist()
-            assert not made.source.listed_since(token)
-            async with asyncio.timeout(30):
-                await made.source.listed(token)
+            demanded = moment()
+            made.source.relist()
+            assert made.source.listed_from <= demanded
+            await eventually(lambda: made.told[-1] > demanded)
             assert made.api.lists == before + 2
-            assert made.source.listed_since(token)
 
 
 async def test_a_kind_that_moves_to_another_version_answers_no_demand_for_another(
@@ -379,10 +380,11 @@ async def test_a_kind_that_moves_to_another_version_answers_no_demand_for_anothe
             machines, pools = (made.feed._following.get(kind) for kind in ("machines", "pools"))
             assert machines is not None
             monkeypatch.setattr(machines, "relist", lambda: machines.lists_started + 1)  # the API server is slow
-            token = made.source.request_relist()
+            demanded = moment()
+            made.source.relist()
             await made.crd("machinepools", "v1beta2")
             await eventually(lambda: made.feed._following.get("pools") not in (None, pools) and made.source.counted)
-            assert not made.source.listed_since(token)
+            assert made.source.listed_from <= demanded
             monkeypatch.undo()
 
 
@@ -423,9 +425,9 @@ async def test_another_version_of_the_api_is_taken_over_without_a_gap(monkeypatc
             await eventually(lambda: made.uses("cpu=4,memory=4Gi,storage=10Gi,machines=1"))
             await made.crd("machines", "v1beta1", "v1beta2")
             told = len(made.changes)
-            token = made.source.request_relist()
-            async with asyncio.timeout(30):
-                await made.source.listed(token)
+            demanded = moment()
+            made.source.relist()
+            await eventually(lambda: made.source.listed_from > demanded)
             assert made.api.count("GET", "v1beta2/machines") == 0, "what is served still is kept"
             await made.crd("machines", "v1beta2")
             await eventually(lambda: made.api.count("GET", "v1beta2/machines?limit") == 1)

@@ -14,6 +14,7 @@ from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig, NotReadYet
+from common.kube.controller.reflector import moment
 from seed.kinds.machines import source as user_cluster
 from seed.kinds.machines.machine_api import MachineApi
 from seed.kinds.machines.source import Source
@@ -35,6 +36,7 @@ class Following:
         self.api = api
         self.source = source
         self.changes: list[bool] = []
+        self.told: list[float] = []  # from which lists, when its state was told
 
     async def machine(self, name: str, cpu: str = "8", generation: int = 1) -> str:
         provider = {"cloudProvider": "fake", "cloudProviderSpec": {"cpu": cpu, "memory": "1Gi", "storage": "1Gi"}}
@@ -64,7 +66,7 @@ async def following(monkeypatch: pytest.MonkeyPatch, *, held: bool = False) -> A
             cluster,
             on_seed(),
             on_change=lambda _source, freed: found[0].changes.append(freed),
-            on_state=lambda _source: None,
+            on_state=lambda source: found[0].told.append(source.listed_from),
             sizing=sizing(),
         )
         found.append(Following(api, source))
@@ -89,22 +91,21 @@ async def test_machines_are_followed_and_changes_told(monkeypatch: pytest.Monkey
 async def test_a_demanded_list_begins_after_the_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     async with following(monkeypatch) as there:
         await eventually(lambda: there.source.current)
-        token = there.source.request_relist()
-        assert not there.source.listed_since(token)
-        async with asyncio.timeout(30):
-            await there.source.listed(token)
+        demanded = moment()
+        there.source.relist()
+        assert there.source.listed_from <= demanded
+        await eventually(lambda: there.told[-1] > demanded)
         assert there.api.lists == 2
-        assert there.source.listed_since(token)
 
 
 async def test_a_first_list_that_is_under_way_is_not_the_one_demanded(monkeypatch: pytest.MonkeyPatch) -> None:
     async with following(monkeypatch, held=True) as there:
         await eventually(lambda: there.api.lists == 1)
-        token = there.source.request_relist()
+        demanded = moment()
+        there.source.relist()
         await there.machine("a")  # after that list began, and before it is complete
         there.api.release.set()
-        async with asyncio.timeout(30):
-            await there.source.listed(token)
+        await eventually(lambda: there.source.listed_from > demanded)
         assert there.api.lists == 2
         assert there.source.totals.used["cpu"] == nanos("cpu=8")["cpu"]
 

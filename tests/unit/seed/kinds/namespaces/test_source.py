@@ -71,6 +71,7 @@ class Followed:
         self.world = World()
         self.accounts = Accounts()
         self.changes: list[tuple[str, bool]] = []
+        self.told: list[float] = []  # from which lists, when a state was told
         self.unreached: Problem | None = None
         self.connections: list[Cluster] = []
         self.following: list[asyncio.Task[None]] = []
@@ -80,7 +81,7 @@ class Followed:
             self.world.clusters,
             self.accounts,
             on_change=lambda source, freed: self.changes.append((source.consumer.quota, freed)),
-            on_state=lambda _source: None,
+            on_state=lambda source: self.told.append(source.listed_from),
             unreached=lambda _key: self.unreached,
         )
 
@@ -225,7 +226,7 @@ async def test_a_kind_that_is_not_defined_has_no_objects_until_it_is(monkeypatch
         # It is gone with its definition; and so is its list.
         found.unserve_widgets(monkeypatch)
         await found.api.remove("customresourcedefinitions", "", CRD)
-        found.source().request_relist()
+        found.source().relist()
         await eventually(lambda: found.used() == {"pods": 1})
         await eventually(lambda: found.problem("all") is None)  # its watch may have said so before its definition did
         assert await found.source().generation("widgets.example.com:web/other", "w") is None
@@ -244,19 +245,20 @@ async def test_a_kind_that_is_not_served_keeps_its_count_unless_its_definition_i
         found.world.quota("all", BOTH, selector={"matchLabels": ANN})
         await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
         found.unserve_widgets(monkeypatch)
-        barrier = found.source().request_relist()
+        demanded = moment()
+        found.source().relist()
         await eventually(lambda: "not served" in getattr(found.problem("all"), "message", ""))
         problem = found.problem("all")
         assert problem is not None and problem.reason == "ResourceNotListed"
         assert ("CustomResourceDefinition widgets.example.com is there" in problem.message) == defined
         await found.pod("b")
         await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
-        assert not found.source().live and not found.source().listed_since(barrier)
+        assert not found.source().live and found.source().listed_from <= demanded
         with pytest.raises(ApiError):
             await found.source().generation("widgets.example.com:web/other", "w")
         monkeypatch.setitem(fakes.PLURALS, "widgets", ("v1", "Widget"))
         found.serve_widgets("v1")
-        await eventually(lambda: found.problem("all") is None and found.source().listed_since(barrier))
+        await eventually(lambda: found.problem("all") is None and found.source().listed_from > demanded)
         assert found.used() == {"pods": 2, "count/widgets.example.com": 1}
 
 
@@ -350,15 +352,15 @@ async def test_what_fails_later_keeps_its_count_and_the_rest_goes_on(monkeypatch
         found.world.quota("all", BOTH, selector={"matchLabels": ANN})
         await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
         found.api.unlistable["widgets"] = "conversion webhook failed"
-        barrier = found.source().request_relist()
+        demanded = moment()
+        found.source().relist()
         await eventually(lambda: found.problem("all") is not None)
         await found.pod("b")
         await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
-        assert not found.source().listed_since(barrier), "one kind was not listed since"
+        assert found.source().listed_from <= demanded, "one kind was not listed since"
         assert not found.source().current and found.source().lost_at is not None
         found.api.unlistable.clear()
-        async with asyncio.timeout(fakes.PATIENCE):
-            await found.source().listed(barrier)
+        await eventually(lambda: found.source().listed_from > demanded)
 
 
 async def test_a_limit_of_what_cannot_be_listed_leaves_the_rest_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,11 +430,12 @@ async def test_a_sum_stays_while_the_cluster_is_not_connected_and_until_all_is_l
         found.connect()
         await eventually(lambda: source.problem is not None and source.problem.reason == "ResourceNotListed")
         assert found.used() == {"pods": 1}
-        barrier = source.request_relist()
-        assert not source.listed_since(barrier)
+        demanded = moment()
+        source.relist()
+        assert source.listed_from <= demanded
         found.api.unlistable.clear()
         await eventually(lambda: found.used() == {"pods": 2})
-        await eventually(lambda: source.listed_since(barrier))
+        await eventually(lambda: source.listed_from > demanded)
         assert source.current
 
 
@@ -444,11 +447,10 @@ async def test_only_lists_that_began_after_the_demand_are_counted(monkeypatch: p
         source = found.source()
         before = source.listed_from
         found.api.requests.clear()
-        barrier = source.request_relist()
-        assert not source.listed_since(barrier)
-        async with asyncio.timeout(fakes.PATIENCE):
-            await source.listed(barrier)
-        assert source.listed_from > before
+        demanded = moment()
+        source.relist()
+        assert source.listed_from <= demanded
+        await eventually(lambda: found.told[-1] > demanded > before)
         asked = [path for method, path in found.api.requests if "watch=1" not in path]
         for path in ("/api/v1/namespaces?", "/api/v1/pods?", "/apis/example.com"):
             assert any(path in each for each in asked), asked
@@ -494,10 +496,10 @@ async def test_what_is_not_served_is_asked_for_again_and_its_later_lists_count(m
         source = found.source()
         served = False
         for _ in range(4):
-            barrier = source.request_relist()
-            assert not source.listed_since(barrier)
-            async with asyncio.timeout(fakes.PATIENCE):
-                await source.listed(barrier)
+            demanded = moment()
+            source.relist()
+            assert source.listed_from <= demanded
+            await eventually(lambda after=demanded: found.told[-1] > after)
             if served:
                 continue
             served = True
@@ -525,15 +527,16 @@ async def test_an_answer_that_a_kind_is_not_served_is_as_old_as_its_question(mon
 
         monkeypatch.setattr(kind_informer, "find_kind", find_slowly)
         await eventually(lambda: asked == 1)
-        demand = source.request_relist()
+        demanded = moment()
+        source.relist()
         before = informer.listed_from
         answers.release()
         await eventually(lambda: asked == 2)
         assert informer.listed_from > before
-        await eventually(lambda: namespaces.listed_from > demand.moment)  # type: ignore[attr-defined]
-        assert not source.listed_since(demand)
+        await eventually(lambda: namespaces.listed_from > demanded)
+        assert source.listed_from <= demanded
         answers.release()
-        await eventually(lambda: source.listed_since(demand))
+        await eventually(lambda: source.listed_from > demanded)
 
 
 async def test_a_pod_that_its_node_never_ends_ceases_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -609,15 +612,16 @@ async def test_while_namespaces_cannot_be_listed_nothing_is_counted_anew(monkeyp
         await eventually(lambda: found.used() == {"pods": 1})
         found.api.unlistable["namespaces"] = "forbidden"
         source = found.source()
-        barrier, listed = source.request_relist(), source.listed_from
+        demanded, listed = moment(), source.listed_from
+        source.relist()
         await eventually(lambda: source.problem is not None)
         assert source.problem is not None and "namespaces cannot be listed" in source.problem.message
         assert source._counted is not None
         (pods,) = source._counted.informers
         await eventually(lambda: pods.listed_from > listed)
-        assert not source.listed_since(barrier) and source.listed_from == listed
+        assert source.listed_from == listed
         found.api.unlistable.clear()
-        await eventually(lambda: source.listed_since(barrier))
+        await eventually(lambda: source.listed_from > demanded)
 
 
 async def test_pods_with_grace_periods_of_years_leave_nothing_when_they_are_gone(

@@ -1,0 +1,92 @@
+"""What the quotas of an organization and of its projects limit, side by side. Pure, but for what it remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
+
+import msgspec
+
+from common.quota import resources
+from common.quota.quantity import QuantityError
+from common.quota.resources import ResourceList
+from master.cache.objects import MasterQuota, spec_quota
+
+
+class OrganizationLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """`own`: of each resource the tightest limit of the organization. `largest` and `total` are of the limits of its
+    projects; one that has no limit of a resource is in neither."""
+
+    own: ResourceList = {}
+    largest: ResourceList = {}
+    total: ResourceList = {}
+
+    def most(self, limits: ResourceList, overcommit: Fraction | None) -> dict[str, int]:
+        """The largest limits that fit for a project that has these now."""
+        found = dict(self.own)
+        if overcommit is not None:
+            for name, limit in self.own.items():
+                others = self.total.get(name, 0) - limits.get(name, 0)
+                found[name] = max(min(limit, int(limit * overcommit) - others), 0)
+        return found
+
+    def least(self, overcommit: Fraction | None) -> dict[str, int]:
+        """The smallest limits of the organization into which those of its projects fit."""
+        if overcommit is None:
+            return dict(self.largest)
+        return {name: max(amount, -int(-self.total[name] // overcommit)) for name, amount in self.largest.items()}
+
+
+def tightest(quotas: Iterable[MasterQuota]) -> dict[str, int]:
+    """Of each resource the smallest limit that is refused to exceed, for all that the subject has."""
+    found: dict[str, int] = {}
+    for quota in quotas:
+        if quota.spec.get("enforcement") == "warn" or is_of_a_part(quota.spec):
+            continue
+        try:
+            limits = resources.parse(spec_quota(quota))
+        except (QuantityError, msgspec.ValidationError):
+            continue  # it is shown as what it is, by its own conditions
+        for name, limit in limits.items():
+            found[name] = min(limit, found.get(name, limit))
+    return found
+
+
+def is_of_a_part(spec: Mapping[str, object]) -> bool:
+    """Whether it limits a part of what its subject has."""
+    subject = spec.get("subject")
+    parts = isinstance(subject, dict) and (subject.get("clusters") or subject.get("seeds"))
+    return bool(parts or spec.get("scopes") or spec.get("scopeSelector"))
+
+
+class OrganizationLimitsCache:
+    """`quotas_of`: of a subject by kind and name. `projects_of`: the names of an organization's projects."""
+
+    def __init__(
+        self,
+        quotas_of: Callable[[str, str], Sequence[MasterQuota]],
+        projects_of: Callable[[str], Iterable[str]],
+    ) -> None:
+        self._quotas_of = quotas_of
+        self._projects_of = projects_of
+        self._known: dict[str, OrganizationLimits] = {}
+
+    def of(self, organization: str) -> OrganizationLimits:
+        found = self._known.get(organization)
+        if found is None:
+            found = self._known[organization] = self._summed(organization)
+        return found
+
+    def forget(self, organization: str) -> None:
+        """To be called when a quota of it or of one of its projects changed, or when it has other projects."""
+        self._known.pop(organization, None)
+
+    def _summed(self, organization: str) -> OrganizationLimits:
+        largest: dict[str, int] = {}
+        total: dict[str, int] = {}
+        for project in self._projects_of(organization):
+            limits = tightest(self._quotas_of("project", project))
+            largest, total = resources.maximum(largest, limits), resources.add(total, limits)
+        return OrganizationLimits(
+            own=tightest(self._quotas_of("organization", organization)), largest=largest, total=total
+        )

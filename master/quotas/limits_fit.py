@@ -1,0 +1,54 @@
+"""Whether the limits of projects fit into that of their organization. Pure.
+
+Each quota refuses what exceeds its own limit, whether they fit or not. Where they do not, a project may use less than
+its quota says.
+"""
+
+from __future__ import annotations
+
+from msgspec import to_builtins
+
+from common.api.conditions import condition
+from common.api.types import Condition
+from common.quota import resources
+from common.quota.resources import ResourceList
+from master.cache.organization_limits import is_of_a_part
+from master.quotas.quota_view import QuotaView
+
+LIMITS_FIT = "LimitsFit"
+
+
+def limits_fit(view: QuotaView) -> list[Condition]:
+    """Only there where limits of both are compared."""
+    if view.organization_limits is None:
+        return []
+    if view.spec.subject.kind == "project":
+        return _of_project(view, view.organization_limits.own)
+    return _of_organization(view, view.organization_limits.total)
+
+
+def _of_project(view: QuotaView, parent: ResourceList) -> list[Condition]:
+    compared = resources.only(parent, view.limits)
+    if not compared:
+        return []
+    above = [name for name, limit in compared.items() if view.limits[name] > limit]
+    if not above:
+        return [condition(LIMITS_FIT, True, "Fits", "")]
+    mine, theirs = resources.texts(resources.only(view.limits, above), resources.only(compared, above))
+    text = f"{mine} is more than organization {view.organization} may use ({theirs}), so it cannot all be used"
+    return [condition(LIMITS_FIT, False, "AboveParent", text)]
+
+
+def _of_organization(view: QuotaView, children: ResourceList) -> list[Condition]:
+    compared = resources.only(children, view.limits)
+    if view.overcommit is None or not compared or is_of_a_part(to_builtins(view.spec)):
+        return []
+    above = [name for name, total in compared.items() if total > view.limits[name] * view.overcommit]
+    if not above:
+        return [condition(LIMITS_FIT, True, "Fits", "")]
+    total, mine = resources.texts(resources.only(compared, above), resources.only(view.limits, above))
+    text = (
+        f"the limits of its projects are {total} together, more than {float(view.overcommit):g} times {mine} "
+        "(QuotaSettings, spec.overcommit)"
+    )
+    return [condition(LIMITS_FIT, False, "OvercommitExceeded", text)]

@@ -1,0 +1,165 @@
+"""Limits of projects beside those of their organization."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from common.kube.client.meta import ObjectMeta
+from common.kube.controller.store import Change
+from common.quota import resources
+from master.cache.informers import Caches
+from master.cache.objects import MasterQuota, Named
+from master.cache.organization_limits import OrganizationLimits
+from master.quotas.limits_fit import limits_fit
+from master.quotas.quota_view import QuotaView
+from master.quotas.state import QuotaState
+
+
+def quota(kind: str, name: str, *, generation: int = 1, limits: dict[str, str], **more: object) -> MasterQuota:
+    spec = {"subject": {"kind": kind, "name": name}, "quota": limits, **more}
+    return MasterQuota(metadata=ObjectMeta(name=f"{kind}-{name}", uid=name, generation=generation), spec=spec)
+
+
+def project(name: str, organization: str = "acme", generation: int = 1) -> Named:
+    return Named(metadata=ObjectMeta(name=name, generation=generation), spec={"organization": organization})
+
+
+def change(new: Any = None, old: Any = None) -> Change[Any]:
+    return Change(old, new)
+
+
+class World:
+    """The caches of a master, filled by hand."""
+
+    def __init__(self) -> None:
+        self.caches = Caches(SimpleNamespace(name="master"), "seedquota")  # type: ignore[arg-type]
+
+    def put(self, plural: str, there: Any) -> None:
+        reflector: Any = {"projects": self.caches.projects, "resourcequotas": self.caches.quotas}[plural]
+        before = reflector.store.get(there.metadata.name)
+        reflector.store._set(there.metadata.name, there)
+        self.caches._tells(plural)(change(there, before))
+
+    def kin(self, plural: str, changed: Change[Any]) -> set[str]:
+        return {each.metadata.name for each in self.caches.kin(plural, changed)}
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    for each in (project("alpha"), project("beta"), project("other", "umbrella"), project("free", "")):
+        world.put("projects", each)
+    for each in (
+        quota("organization", "acme", limits={"cpu": "32", "memory": "1Gi"}),
+        quota("project", "alpha", limits={"cpu": "20"}),
+        quota("project", "beta", limits={"cpu": "40", "machines": "3"}),
+        quota("project", "other", limits={"cpu": "100"}),
+    ):
+        world.put("resourcequotas", each)
+    return world
+
+
+def told(limits: OrganizationLimits) -> list[dict[str, str]]:
+    return [resources.render(each) for each in (limits.own, limits.largest, limits.total)]
+
+
+def test_the_limits_of_an_organization_and_the_sum_of_its_projects_follow_each_change(world: World) -> None:
+    caches = world.caches
+    assert told(caches.limits_of("acme")) == [
+        {"cpu": "32", "memory": "1Gi"},
+        {"cpu": "40", "machines": "3"},
+        {"cpu": "60", "machines": "3"},
+    ]
+    world.put("resourcequotas", quota("project", "beta", generation=2, limits={"cpu": "10"}))
+    assert told(caches.limits_of("acme"))[1:] == [{"cpu": "20"}, {"cpu": "30"}]
+    world.put("projects", project("free", generation=2))
+    world.put("resourcequotas", quota("project", "free", limits={"cpu": "1"}))
+    assert told(caches.limits_of("acme"))[2] == {"cpu": "31"}
+    world.put("resourcequotas", quota("organization", "acme", generation=2, limits={"cpu": "16"}))
+    assert told(caches.limits_of("acme"))[0] == {"cpu": "16"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"enforcement": "warn"},
+        {"scopes": ["Terminating"]},
+        {"subject": {"kind": "project", "name": "alpha", "clusters": {"matchLabels": {"tier": "prod"}}}},
+        {"subject": {"kind": "project", "name": "alpha", "seeds": {"matchLabels": {"region": "eu"}}}},
+    ],
+)
+def test_a_limit_that_only_warns_or_is_of_a_part_is_no_limit_of_all(world: World, more: dict[str, object]) -> None:
+    world.put("resourcequotas", quota("project", "alpha", generation=2, limits={"cpu": "5"}, **more))
+    assert told(world.caches.limits_of("acme"))[2]["cpu"] == "40"
+
+
+def test_only_quotas_that_are_compared_with_a_changed_one_are_looked_at_again(world: World) -> None:
+    of_alpha, of_acme = quota("project", "alpha", limits={"cpu": "20"}), quota("organization", "acme", limits={})
+    assert world.kin("resourcequotas", change(of_alpha)) == {"organization-acme"}
+    assert world.kin("resourcequotas", change(old=of_acme)) == {"organization-acme", "project-alpha", "project-beta"}
+    assert world.kin("resourcequotas", change(of_alpha, of_alpha)) == set(), "its status alone is another"
+    assert world.kin("resourcequotas", change(quota("project", "free", limits={}))) == set()
+    assert world.kin("projects", change(project("alpha"), project("alpha", ""))) == {
+        "organization-acme",
+        "project-alpha",
+    }
+    assert world.kin("projects", change(project("alpha"), project("alpha"))) == set()
+
+
+LIMITS = OrganizationLimits(
+    own=resources.parse({"cpu": "32"}),
+    largest=resources.parse({"cpu": "40"}),
+    total=resources.parse({"cpu": "60", "machines": "9"}),
+)
+
+
+def view(kind: str, overcommit: str = "", limits: dict[str, str] | None = None, **more: object) -> QuotaView:
+    state = QuotaState(quota(kind, "alpha", limits=limits or {"cpu": "40"}, **more))
+    return QuotaView(
+        generation=1,
+        spec=state.spec,
+        limits=state.limits,
+        subject_exists=True,
+        learning=False,
+        organization="acme",
+        organization_limits=LIMITS,
+        overcommit=Fraction(overcommit) if overcommit else None,
+        seeds=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("of", "reason", "text"),
+    [
+        (view("project"), "AboveParent", "cpu=40 is more than organization acme may use (cpu=32)"),
+        (view("project", limits={"cpu": "32"}), "Fits", ""),
+        (view("project", limits={"machines": "99"}), "", ""),
+        (view("organization"), "", ""),
+        (view("organization", "1"), "OvercommitExceeded", "cpu=60 together, more than 1 times cpu=40"),
+        (view("organization", "1.49"), "OvercommitExceeded", "more than 1.49 times"),
+        (view("organization", "1.5"), "Fits", ""),
+        (view("organization", "1", scopes=["Terminating"]), "", ""),
+        (view("organization", "1", limits={"memory": "1Gi"}), "", ""),
+    ],
+)
+def test_limits_that_do_not_fit_are_a_condition(of: QuotaView, reason: str, text: str) -> None:
+    found = limits_fit(of)
+    assert [each.reason for each in found] == ([reason] if reason else [])
+    assert all(text in each.message and each.status == str(reason == "Fits") for each in found)
+
+
+@pytest.mark.parametrize(
+    ("overcommit", "most", "least"),
+    [("", "32", "40"), ("3", "32", "40"), ("1.25", "0", "48"), ("2", "24", "40"), ("1.4", "4800m", "42857142858n")],
+)
+def test_what_would_fit_is_told_of_both(overcommit: str, most: str, least: str) -> None:
+    """`most` of a project that has 20 of the 60 now."""
+    factor = Fraction(overcommit) if overcommit else None
+    assert resources.render(LIMITS.most(resources.parse({"cpu": "20"}), factor)) == {"cpu": most}
+    assert resources.render(
+        OrganizationLimits(largest={"cpu": LIMITS.largest["cpu"]}, total=LIMITS.total).least(factor)
+    ) == {"cpu": least}
