@@ -20,7 +20,7 @@ from common.runtime.own_loop import OwnLoop
 from common.runtime.waiting import first_of
 from common.server import program
 from common.server.program import Program
-from master.apiserver.app import ApiServer
+from master.apiserver.server import ApiServer
 from master.manager import LEASE, Master
 from master.reporting.metrics import MasterMetrics
 

@@ -8,15 +8,15 @@ what unproven ones do never costs one of them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from ipaddress import IPv6Address, ip_address
 from typing import Generic, Protocol, TypeVar
 
 from common.server.http_parser import Head
 
-Identify = Callable[[Head], str | Awaitable[str | None] | None]
+Identify = Callable[[Head], str | None]
 """Who calls, by a head that has come. None: nobody who is served here. UNNAMED: somebody who is served, and who goes on
-to be counted by address. It may raise RefusedError. What is awaited must end by itself."""
+to be counted by address."""
 
 UNNAMED = ""
 

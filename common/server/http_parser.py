@@ -13,8 +13,8 @@ from http import HTTPStatus
 
 import msgspec
 
-Check = Callable[["Head"], bool]
-"""Whether the body may be read at once. If not, it is read from the next call of `next` on."""
+Check = Callable[["Head"], None]
+"""Raises RefusedError where nothing more is read."""
 
 Fields = dict[bytes, list[bytes]]
 
@@ -28,8 +28,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 class Head(msgspec.Struct, frozen=True):
     """`length` of the body; None: it comes in chunks. `expects`: the caller waits to be asked for the body. `fields`:
-    values by name in lower case. `certificate`: the caller's, which the handshake verified, as DER. `address`: of the
-    caller, as `party_of` has it.
+    values by name in lower case.
     """
 
     method: str
@@ -39,17 +38,11 @@ class Head(msgspec.Struct, frozen=True):
     close: bool
     expects: bool
     fields: Fields = {}
-    certificate: bytes = b""
-    address: str = ""
-
-    def field(self, name: str) -> str | None:
-        """Its value, if it comes once."""
-        return only_value(self.fields, name)
 
 
 class Request(msgspec.Struct, frozen=True):
     """`path`, `query` and `fields` as they came, nothing is unquoted. After a `close` one no other can follow.
-    `certificate` and `address` are as in Head."""
+    `address`: of the caller, as `party_of` has it."""
 
     method: str
     path: str
@@ -57,22 +50,18 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes
     close: bool
     fields: Fields = {}
-    certificate: bytes = b""
     address: str = ""
 
     def field(self, name: str) -> str | None:
         """Its value, if it comes once."""
-        return only_value(self.fields, name)
+        values = self.fields.get(name.encode(), ())
+        return values[0].decode("latin-1") if len(values) == 1 else None
 
 
 class Response(msgspec.Struct, frozen=True):
-    """`headers` beside those that every answer has. With `close` it is the last on its connection."""
-
     status: int
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
-    headers: tuple[tuple[str, str], ...] = ()
-    close: bool = False
 
 
 class RefusedError(Exception):
@@ -83,17 +72,11 @@ class RefusedError(Exception):
         self.response = Response(status, f"{text}\n".encode())
 
 
-def only_value(fields: Fields, name: str) -> str | None:
-    values = fields.get(name.encode(), ())
-    return values[0].decode("latin-1") if len(values) == 1 else None
-
-
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([!-~]+) HTTP/([0-9]\.[0-9])")
 _ABSOLUTE = re.compile(r"https?://[^/?#@]+(/[^?#]*)?(?:\?([^#]*))?", re.IGNORECASE)
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([ -~\t\x80-\xff]*)")
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(;[ -~\t\x80-\xff]*)?")
 _LENGTH = re.compile(rb"[0-9]{1,15}")
-_VALUE = re.compile(r"[ -~]*")
 
 
 @lru_cache(maxsize=256)
@@ -174,8 +157,8 @@ def _length(fields: dict[bytes, list[bytes]], version: bytes) -> int | None:
 class RequestReader:
     """Bytes in, requests out. After a RefusedError it is of no more use."""
 
-    def __init__(self, max_body: int, check: Check = lambda _head: True) -> None:
-        """`check` is called with each head, before its body is read. It may raise RefusedError."""
+    def __init__(self, max_body: int, check: Check = lambda _head: None) -> None:
+        """`check` is called with each head, before its body is read."""
         self._max_body = max_body
         self._check = check
         self._buffer = bytearray()
@@ -205,10 +188,8 @@ class RequestReader:
             head = self._read_head()
             if head is None:
                 return None
-            at_once = self._check(head)
+            self._check(head)
             self._head = head
-            if not at_once:
-                return None
         body = self._read_chunks() if head.length is None else self._read_body(head.length)
         if body is None:
             return None
@@ -291,13 +272,11 @@ class RequestReader:
 
 
 def render(response: Response, *, last: bool, body: bool = True) -> bytes:
-    empty = response.status in (204, 304)  # it says nothing about a body
-    head = b"%b%b%bDate: %b\r\n%b\r\n" % (
-        _status(response.status, "" if empty else response.content_type),
-        b"".join(_header(name, value) for name, value in response.headers),
+    head = b"%b%bDate: %b\r\nContent-Length: %d\r\n\r\n" % (
+        _status(response.status, response.content_type),
         b"Connection: close\r\n" if last else b"",
         _date(int(time.time())),
-        b"" if empty else b"Content-Length: %d\r\n" % len(response.body),
+        len(response.body),
     )
     return head + response.body if body else head
 
@@ -309,17 +288,9 @@ def rendered(response: Response, *, last: bool, body: bool = True) -> list[bytes
     return [render(response, last=last, body=False), response.body]
 
 
-def _header(name: str, value: str) -> bytes:
-    """Raises ValueError for a value that would end its line."""
-    if not _VALUE.fullmatch(value):
-        raise ValueError(f"the header {name} cannot have this value")
-    return f"{name}: {value}\r\n".encode()
-
-
 @lru_cache(maxsize=64)
 def _status(status: int, content_type: str) -> bytes:
-    kind = f"Content-Type: {content_type}\r\n" if content_type else ""
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{kind}".encode()
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content_type}\r\n".encode()
 
 
 @lru_cache(maxsize=1)

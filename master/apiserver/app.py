@@ -1,8 +1,10 @@
-"""The HTTP API of one replica: each request from its bytes to its answer, what is logged of it, and the server.
+"""The HTTP API: from a request of aiohttp's to its answer, and what is logged of it.
 
-It is served by common/server/http_server.py, as the webhooks are: that bounds connections, heads, bodies and the time
-for each, which aiohttp's server does not. Whose a token is, is found out before a body is read. Then connections are
-counted by user, all others by address: who only guesses tokens takes no place from users, and few from who comes new.
+common/server/web_server.py bounds connections, heads and the time for each. Whose a token is, is found out before a
+body is read. Then connections are counted by user, all others by address: who only guesses tokens takes no place from
+users, and few from who comes new.
+
+A page can be mounted beside the routes. It asks `App.viewer` who looks, and `App.ask` what the API answers.
 """
 
 from __future__ import annotations
@@ -12,223 +14,295 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
+from aiohttp import web
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
-from common.runtime import metrics as runtime_metrics
-from common.runtime.flags import Address
 from common.server.access_reviews import User
-from common.server.connections import UNNAMED
-from common.server.http_parser import Head, RefusedError, Request, Response
-from common.server.http_server import HttpServer
-from common.server.serving_certificate import Certificates
+from common.server.http_parser import RefusedError
+from common.server.web_server import ask_later, connection_of, read_body
 from master.apiserver import metrics
 from master.apiserver.allocation_handlers import AllocationHandlers
-from master.apiserver.auth import MAX_ASKED, Identities, Rights, bearer, from_another_site, unauthenticated
+from master.apiserver.auth import Identities, Rights, bearer, from_another_site, unauthenticated
 from master.apiserver.call import Call, RouteResponse, of_api_error
-from master.apiserver.client_certificates import ClientAuthority, user_of
-from master.apiserver.conditions import COMPRESSED, tag_of
+from master.apiserver.client_certificates import user_of
+from master.apiserver.conditions import COMPRESSED, Preconditions, tag_of
 from master.apiserver.encoding import LARGE, compressed, takes_gzip
 from master.apiserver.handlers import Handlers
 from master.apiserver.limits import Limits
 from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.problem import MEDIA_TYPE, ProblemError
-from master.apiserver.reading import LONGEST, read_body, read_conditions, read_query
-from master.apiserver.routes import OPTIONS, ROUTES, Route, find
+from master.apiserver.reading import LONGEST, check_media_type, decode_body, field, read_conditions, read_query
+from master.apiserver.routes import ROUTES, Route
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger("master.apiserver.audit")
 
-SECRET_NAME = "seedquota-api-tls"  # noqa: S105 (its name)
 MAX_BODY = 256 * 1024
-SECONDS = 15.0  # for one request
+SECONDS = 15.0  # for what one request asks
 TOO_MANY_SECONDS = 1.0  # until it is answered that it was too many: those who go on ask no more than once in it
-CONNECTIONS = 3 * MAX_ASKED  # to the API server, also for what is not a review: apart from the master's other work
-CERTIFICATE_SECONDS = 60.0
-STOP_SECONDS = 10.0
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ANY = Preconditions()
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
-
-class App:
-    """`handle`, `identify` and `refusal` are for an HttpServer."""
-
-    def __init__(self, cluster: Cluster, caches: Caches, allocations: AllocationCache) -> None:
-        self._caches = caches
-        self._allocations = allocations
-        self._identities = Identities(cluster)
-        rights = Rights(cluster)
-        self._handlers = handlers(
-            Handlers(cluster, caches, allocations, rights),
-            AllocationHandlers(cluster, caches, allocations, rights),
-            PreviewHandlers(caches, rights),
-        )
-        self._limits = Limits()
-        self._compressing = asyncio.Lock()
-
-    def identify(self, head: Head) -> str | Awaitable[str | None]:
-        """Raises RefusedError: nothing more is read of whoever has neither a valid token nor a certificate."""
-        route, _, _ = find(head.method, head.path)
-        if route is not None and route.public:
-            return UNNAMED
-        certified = user_of(head.certificate)
-        if certified is not None:
-            return _party(certified)
-        token = bearer(head)
-        if token is None:
-            detail = "a token is needed, Authorization: Bearer TOKEN, or a valid client certificate"
-            raise _refused(head, unauthenticated(detail))
-        user = self._identities.kept(token)
-        return _party(user) if user is not None else self._find_out(head, token)
-
-    async def _find_out(self, head: Head, token: str) -> str:
-        """Whose the token is. Raises RefusedError."""
-        try:
-            return _party(await self._identities.user(token, head.address))
-        except ProblemError as problem:
-            raise _refused(head, problem) from None
-
-    def refusal(self, response: Response) -> Response:
-        """What the server itself refuses."""
-        metrics.REQUESTS.labels("none", "none", str(response.status)).inc()
-        if response.content_type == MEDIA_TYPE:
-            return response
-        return _response(ProblemError(response.status, response.body.decode().strip()), _new_id())
-
-    async def handle(self, request: Request) -> Response:
-        begun = time.monotonic()
-        served = _Served(request, _id(request))
-        try:
-            async with asyncio.timeout(SECONDS):
-                response = await self._answer(served)
-        except TimeoutError:
-            late = ProblemError(503, f"not answered within {SECONDS:g} s; what was written is not known")
-            response = served.problem(late)
-        except ProblemError as problem:
-            if problem.status == 429:
-                await asyncio.sleep(TOO_MANY_SECONDS)
-            response = served.problem(problem)
-        except ApiError as error:
-            facts = {"request_id": served.id, "caller": served.caller[:LONGEST], "error": error.message[:LONGEST]}
-            log.warning("request failed", extra=facts)
-            response = served.problem(of_api_error(error))
-        except Exception:  # the outermost edge of a request
-            log.exception("request failed", extra={"request_id": served.id, "caller": served.caller[:LONGEST]})
-            response = served.problem(ProblemError(500, "the request failed here"))
-        finally:
-            served.note(time.monotonic() - begun)
-        return response
-
-    async def _answer(self, served: _Served) -> Response:
-        request = served.request
-        route, parameters, methods = find(request.method, request.path)
-        served.route = route
-        # As in an API server, the token is looked at where there is no certificate.
-        certified = user_of(request.certificate)
-        if route is None or not route.public:
-            served.user = certified or await self._identities.user(bearer(request) or "", request.address)
-        with self._limits.one(served.caller):
-            served.begun = True
-            if route is None:
-                raise _no_route(methods)
-            if certified is not None and route.writes and from_another_site(request):
-                detail = "a page of another site sent it, for which a browser shows the client certificate"
-                raise ProblemError(403, detail, code="cross_site")
-            if not route.public and (self._caches.not_synced() or self._allocations.not_synced()):
-                raise ProblemError(503, "the lists of the API server are not complete yet")
-            if route is OPTIONS:
-                return served.answer(route, RouteResponse(None, [("Allow", ", ".join(methods))]))
-            query, body = read_query(route, request.query), read_body(route, request)
-            preconditions = read_conditions(route, request)
-            served.call = call = Call(served.user or User(), parameters, query, body, preconditions)
-            answer = await self._handlers[route.handler](call)
-            return await self._compressed(request, route, served.answer(route, answer))
-
-    async def _compressed(self, request: Request, route: Route, response: Response) -> Response:
-        """One at a time, on a thread beside the others' requests; what comes meanwhile is sent as it is.
-
-        Nothing that a page of another site made a browser ask for: by the size of such answers, with data beside it
-        that it chose, it could guess what it may not read (BREACH).
-        """
-        if route.method != "GET" or response.status != 200 or len(response.body) < LARGE:
-            return response
-        takes = takes_gzip(request.field("accept-encoding") or "") and not from_another_site(request)
-        if not takes or self._compressing.locked():
-            return response
-        async with self._compressing:
-            body = await asyncio.to_thread(compressed, response.body)
-        headers = tuple(
-            (name, f'{value[:-1]}{COMPRESSED}"' if name == "ETag" else value) for name, value in response.headers
-        )
-        return msgspec.structs.replace(response, body=body, headers=(*headers, ("Content-Encoding", "gzip")))
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Mount = Callable[[web.Application], None]
+"""Adds routes of its own. `app[API]` is there."""
 
 
-class _Served:
-    """One request, and what is known of it until it is logged."""
+class Served:
+    """One request, and what is known of it until it is logged. `writes`: the route that it writes by."""
 
-    def __init__(self, request: Request, id: str) -> None:
-        self.request = request
-        self.id = id
-        self.route: Route | None = None
+    def __init__(self, request: web.Request) -> None:
+        self.id = given if _REQUEST_ID.fullmatch(given := field(request, "X-Request-Id")) else secrets.token_hex(8)
+        self.begun = time.monotonic()
+        self.address = connection_of(request).address
+        self.method = request.method if request.method in _METHODS else "other"
+        self.path = request.raw_path.partition("?")[0]
+        resource = request.match_info.route.resource
+        self.template = resource.canonical if resource is not None else "none"
         self.user: User | None = None
+        self.writes: Route | None = None
         self.call: Call | None = None
         self.status = 0  # nobody was there for the answer
         self.code = ""
-        self.begun = False  # it was within the limits of its user
 
     @property
     def caller(self) -> str:
-        return _party(self.user) if self.user is not None else self.request.address
+        return _party(self.user) if self.user is not None else self.address
 
-    def answer(self, route: Route, answer: RouteResponse) -> Response:
-        self.status = answer.status or route.status
-        content = answer.content
-        if not isinstance(content, bytes):
-            content = b"" if content is None else msgspec.json.encode(content)
-        headers = (*_headers(self.id, lasting=route.public), *answer.headers)
-        if route.method == "GET":  # also where it is small, or 304: the next answer may be compressed
-            headers = (*headers, ("Vary", "Accept-Encoding"))
-        if route.method == "GET" or answer.version:
-            tag = tag_of(answer.version, content)
-            had = self.call.preconditions.had_already(tag) if route.method == "GET" and self.call is not None else None
-            headers = (*headers, ("ETag", f'"{had or tag}"'))
-            if had is not None:
-                self.status = 304
-                return Response(304, b"", "", headers)
-        return Response(self.status, content, route.media_type, headers)
-
-    def problem(self, problem: ProblemError) -> Response:
-        self.status, self.code = problem.status, problem.code
-        return _response(problem, self.id)
-
-    def note(self, seconds: float) -> None:
+    def note(self) -> None:
         """The line of what is served to a user is always written: a user has so many a second. So is the audit line of
         a write. Other lines are limited by their caller."""
-        request, route, user = self.request, self.route, self.user
-        method = _method(request)
-        template = route.path if route is not None else "none"
-        metrics.REQUESTS.labels(method, template, str(self.status) if self.status else "none").inc()
-        metrics.SECONDS.labels(template).observe(seconds)
+        seconds, user = time.monotonic() - self.begun, self.user
+        metrics.REQUESTS.labels(self.method, self.template, str(self.status) if self.status else "none").inc()
+        metrics.SECONDS.labels(self.template).observe(seconds)
         facts = {
             "request_id": self.id,
-            "method": method,
-            "route": template,
-            "path": request.path[:LONGEST],
+            "method": self.method,
+            "route": self.template,
+            "path": self.path[:LONGEST],
             "user": user.username[:LONGEST] if user is not None else "",
+            "address": self.address,
             "status": self.status,
             "code": self.code,
         }
         served = user is not None and 0 < self.status < 400
         limited = {} if served else {"caller": self.caller[:LONGEST]}
         log.info("request", extra={**facts, **limited, "duration_ms": round(seconds * 1000, 3)})
-        if route is not None and route.writes and self.begun:
+        if self.writes is not None:
             audit.info("write", extra={**facts, "changes": self.call.changes if self.call is not None else None})
+
+
+API: web.AppKey[App] = web.AppKey("api")
+SERVED = web.RequestKey("served", Served)
+
+
+class App:
+    """`session`: the token that a request's cookie stands for, where there is a page that sets one."""
+
+    def __init__(
+        self, cluster: Cluster, caches: Caches, allocations: AllocationCache, mount: Mount = lambda _app: None
+    ) -> None:
+        self.session: Callable[[web.Request], str | None] = lambda _request: None
+        self.caches = caches
+        self.rights = Rights(cluster)
+        self._allocations = allocations
+        self._identities = Identities(cluster)
+        self._handlers = handlers(
+            Handlers(cluster, caches, allocations, self.rights),
+            AllocationHandlers(cluster, caches, allocations, self.rights),
+            PreviewHandlers(caches, self.rights),
+        )
+        self._limits = Limits()
+        self._compressing = asyncio.Lock()
+        self.application = web.Application(middlewares=[self._serve])
+        self.application[API] = self
+        for route in ROUTES:
+            for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
+                answer = partial(self._answer, route)
+                self.application.router.add_route(method, route.resource, answer, expect_handler=ask_later)
+        mount(self.application)
+
+    @asynccontextmanager
+    async def viewer(self, request: web.Request) -> AsyncIterator[User]:
+        """Who asks, by certificate, token or cookie. Within it the request counts in the user's limits.
+
+        Raises ProblemError, also where a page of another site uses what a browser shows by itself.
+        """
+        served, connection = request[SERVED], connection_of(request)
+        # As in an API server, the token is looked at where there is no certificate.
+        user, token = user_of(connection.certificate), bearer(request)
+        shown_by_itself = user is not None or token is None
+        if user is None:
+            token = token or self.session(request)
+            if token is None:
+                detail = "a token is needed, Authorization: Bearer TOKEN, or a valid client certificate"
+                raise unauthenticated(detail)
+            user = await self._identities.user(token, connection.address)
+        served.user = user
+        connection.name(served.caller)
+        async with self.limited(request):
+            if shown_by_itself and request.method not in ("GET", "HEAD") and from_another_site(request):
+                detail = "a page of another site sent it, for which a browser shows the certificate and the cookie"
+                raise ProblemError(403, detail, code="cross_site")
+            yield user
+
+    @asynccontextmanager
+    async def limited(self, request: web.Request) -> AsyncIterator[None]:
+        """For what everybody may read: viewer has it. Raises ProblemError."""
+        try:
+            with self._limits.one(request[SERVED].caller):
+                yield
+        except ProblemError as problem:
+            if problem.status == 429:
+                await asyncio.sleep(TOO_MANY_SECONDS)
+            raise
+
+    async def ask(
+        self,
+        request: web.Request,
+        handler: str,
+        user: User,
+        *,
+        parameters: Mapping[str, str] = {},
+        query: Mapping[str, str] = {},
+        body: object = None,
+        preconditions: Preconditions = _ANY,
+    ) -> RouteResponse:
+        """What a route answers to the user, by the name of its handler. A write is in the audit log.
+
+        Raises ProblemError and ApiError.
+        """
+        served, route = request[SERVED], _BY_HANDLER[handler]
+        if not route.public and (self.caches.not_synced() or self._allocations.not_synced()):
+            raise ProblemError(503, "the lists of the API server are not complete yet")
+        served.call = call = Call(user, parameters, query, body, preconditions)
+        if route.writes:
+            served.writes = route
+        try:
+            async with asyncio.timeout(SECONDS):
+                return await self._handlers[handler](call)
+        except TimeoutError:
+            detail = f"not answered within {SECONDS:g} s; what was written is not known"
+            raise ProblemError(503, detail) from None
+
+    def problem(self, request: web.Request, error: Exception) -> ProblemError:
+        """What an error is for whoever asked."""
+        served = request[SERVED]
+        facts = {"request_id": served.id, "caller": served.caller[:LONGEST]}
+        if isinstance(error, RefusedError):
+            problem = ProblemError(error.response.status, str(error))
+        elif isinstance(error, ApiError):
+            log.warning("request failed", extra={**facts, "error": error.message[:LONGEST]})
+            problem = of_api_error(error)
+        elif isinstance(error, web.HTTPException) and error.status < 500:
+            problem = ProblemError(error.status, error.reason.lower())
+        elif isinstance(error, ProblemError):
+            problem = error
+        else:
+            log.error("request failed", exc_info=error, extra=facts)
+            problem = ProblemError(500, "the request failed here")
+        served.code = problem.code
+        return problem
+
+    @web.middleware
+    async def _serve(self, request: web.Request, handler: Answer) -> web.StreamResponse:
+        served = request[SERVED] = Served(request)
+        try:
+            try:
+                unmatched = request.match_info.http_exception
+                response = await (handler(request) if unmatched is None else self._unmatched(request, unmatched))
+            except Exception as error:  # noqa: BLE001 (the outermost edge of a request; `problem` logs it)
+                response = respond(self.problem(request, error), served.id)
+            served.status = response.status
+            return response
+        finally:
+            served.note()
+
+    async def _unmatched(self, request: web.Request, why: web.HTTPException) -> web.Response:
+        """Raises ProblemError. Which methods a path has may everybody know, and only users that there is no path."""
+        methods = _methods(route.method for route in ROUTES) if request.raw_path == "*" else ""
+        if isinstance(why, web.HTTPMethodNotAllowed):
+            methods = _methods(why.allowed_methods)
+        if request.method == "OPTIONS" and methods:
+            async with self.limited(request):
+                return web.Response(status=204, headers=[*_headers(request[SERVED].id), ("Allow", methods)])
+        async with self.viewer(request):
+            if methods:
+                raise ProblemError(405, f"it has {methods}", headers=(("Allow", methods),))
+            raise ProblemError(404, "there is no such route; /openapi.json names them")
+
+    async def _answer(self, route: Route, request: web.Request) -> web.Response:
+        if route.public:
+            async with self.limited(request):
+                return await self._answered(route, request, User())
+        async with self.viewer(request) as user:
+            return await self._answered(route, request, user)
+
+    async def _answered(self, route: Route, request: web.Request, user: User) -> web.Response:
+        if route.writes:
+            request[SERVED].writes = route  # also where the body is wrong
+        query = read_query(route, request.rel_url.raw_query_string)
+        preconditions, body = read_conditions(route, request), None
+        if route.body is not None:
+            check_media_type(request)
+            body = decode_body(route, await read_body(request, MAX_BODY))
+        answer = await self.ask(
+            request,
+            route.handler,
+            user,
+            parameters=request.match_info,
+            query=query,
+            body=body,
+            preconditions=preconditions,
+        )
+        return await self._shown(route, request, answer, preconditions)
+
+    async def _shown(
+        self, route: Route, request: web.Request, answer: RouteResponse, preconditions: Preconditions
+    ) -> web.Response:
+        content = answer.content
+        if not isinstance(content, bytes):
+            content = b"" if content is None else msgspec.json.encode(content)
+        headers = [*_headers(request[SERVED].id, lasting=route.public), *answer.headers]
+        reads = route.method == "GET"
+        tag = tag_of(answer.version, content) if reads or answer.version else ""
+        if reads:  # also where it is small, or 304: the next answer may be compressed
+            headers.append(("Vary", "Accept-Encoding"))
+            had = preconditions.had_already(tag)
+            if had is not None:
+                return web.Response(status=304, headers=[*headers, ("ETag", f'"{had}"')])
+            if len(content) >= LARGE and self._may_compress(request):
+                async with self._compressing:
+                    content = await asyncio.to_thread(compressed, content)
+                headers.append(("Content-Encoding", "gzip"))
+                tag += COMPRESSED
+        if tag:
+            headers.append(("ETag", f'"{tag}"'))
+        status = answer.status or route.status
+        kind = None if status == 204 else route.media_type
+        return web.Response(body=content, status=status, headers=headers, content_type=kind)
+
+    def _may_compress(self, request: web.Request) -> bool:
+        """One at a time, on a thread beside the others' requests; what comes meanwhile is sent as it is.
+
+        Nothing that a page of another site made a browser ask for: by the size of such answers, with data beside it
+        that it chose, it could guess what it may not read (BREACH).
+        """
+        takes = takes_gzip(field(request, "Accept-Encoding")) and not from_another_site(request)
+        return takes and not self._compressing.locked()
+
+
+_BY_HANDLER = {route.handler: route for route in ROUTES}
 
 
 def handlers(*several: object) -> dict[str, Callable[[Call], Awaitable[RouteResponse]]]:
@@ -239,113 +313,33 @@ def handlers(*several: object) -> dict[str, Callable[[Call], Awaitable[RouteResp
     }
 
 
-class ApiServer:
-    """Serves until cancelled. `names`: DNS names and IP addresses of the certificate."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        caches: Caches,
-        namespace: str,
-        address: Address,
-        names: Sequence[str],
-        *,
-        stopping: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._cluster = Cluster(
-            cluster.access, name="master", connections=CONNECTIONS, on_request=runtime_metrics.kubernetes_request
-        )
-        self._address = address
-        self._allocations = AllocationCache(cluster)
-        self._app = App(self._cluster, caches, self._allocations)
-        self.certificates = Certificates(self._cluster, namespace, names, secret=SECRET_NAME)
-        self._client_authority = ClientAuthority(self._cluster, self._trust_callers)
-        self.server = HttpServer(
-            self._app.handle,
-            max_body=MAX_BODY,
-            identify=self._app.identify,
-            stopping=stopping,
-            refusal=self._app.refusal,
-        )
-
-    def not_ready(self) -> str | None:
-        """A readiness check."""
-        missing = self.certificates.not_ready()
-        missing = missing or self._allocations.not_synced()
-        return missing if missing is not None or self.server.port else "not listening yet"
-
-    async def run(self) -> None:
-        """Raises OSError when the address cannot be had."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self.certificates.run(), name="certificate of the HTTP API")
-                group.create_task(self._allocations.run(), name="watch allocations")
-                group.create_task(self._client_authority.run(), name="watch the CA of client certificates")
-                group.create_task(self._serve(), name="HTTP API")
-        finally:
-            await self._cluster.close()
-
-    def _trust_callers(self, authority: str) -> None:
-        self.certificates.trust_callers(authority)
-        self.server.use(self.certificates.ssl_context)
-
-    async def _serve(self) -> None:
-        while True:
-            try:
-                await self.certificates.wait_ready(CERTIFICATE_SECONDS)
-                break
-            except TimeoutError as error:  # the master's other work goes on
-                log.warning("the HTTP API has no certificate", extra={"error": str(error)})
-        address = self._address
-        await self.server.start(address.host or None, address.port, self.certificates.ssl_context)
-        self.server.use(self.certificates.ssl_context)  # the CA of callers may have come meanwhile
-        log.info("the HTTP API is served", extra={"port": self.server.port})
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await self.server.stop(STOP_SECONDS)
-
-
-def _response(problem: ProblemError, request_id: str) -> Response:
+def respond(problem: ProblemError, request_id: str) -> web.Response:
     content = msgspec.json.encode(problem.problem())
-    headers = (*_headers(request_id), *problem.headers)
-    return Response(problem.status, content, MEDIA_TYPE, headers, close=problem.status == 401)
+    headers = [*_headers(request_id), *problem.headers]
+    response = web.Response(body=content, status=problem.status, headers=headers, content_type=MEDIA_TYPE)
+    if problem.status == 401:
+        response.force_close()
+    return response
 
 
-def _headers(request_id: str, *, lasting: bool = False) -> tuple[tuple[str, str], ...]:
+def refusal(status: int, text: str) -> web.Response:
+    """To what is no request."""
+    metrics.REQUESTS.labels("none", "none", str(status)).inc()
+    return respond(ProblemError(status, text[:LONGEST]), secrets.token_hex(8))
+
+
+def _headers(request_id: str, *, lasting: bool = False) -> Sequence[tuple[str, str]]:
     """`lasting`: whoever keeps the answer must ask whether it is still right, and may keep it."""
     kept = "no-cache" if lasting else "no-store"
-    return (("X-Request-Id", request_id), ("Cache-Control", kept), ("X-Content-Type-Options", "nosniff"))
-
-
-def _refused(head: Head, problem: ProblemError) -> RefusedError:
-    """By its head alone."""
-    refused = RefusedError(problem.status, str(problem))
-    id = _id(head)
-    refused.response = _response(problem, id)
-    facts = {"request_id": id, "method": _method(head), "path": head.path[:LONGEST], "caller": head.address}
-    log.info("request refused", extra={**facts, "status": problem.status, "code": problem.code})
-    return refused
+    fixed = (("Cache-Control", kept), ("X-Content-Type-Options", "nosniff"), ("Server", "SeedQuota"))
+    return (("X-Request-Id", request_id), *fixed)
 
 
 def _party(user: User) -> str:
     return f"user {user.username}"
 
 
-def _method(request: Head | Request) -> str:
-    return request.method if request.method in _METHODS else "other"
-
-
-def _id(request: Head | Request) -> str:
-    given = request.field("x-request-id") or ""
-    return given if _REQUEST_ID.fullmatch(given) else _new_id()
-
-
-def _new_id() -> str:
-    return secrets.token_hex(8)
-
-
-def _no_route(methods: Sequence[str]) -> ProblemError:
-    if not methods:
-        return ProblemError(404, "there is no such route; /openapi.json names them")
-    return ProblemError(405, f"it has {', '.join(methods)}", headers=(("Allow", ", ".join(methods)),))
+def _methods(of: Iterable[str]) -> str:
+    """As the header Allow names them."""
+    found = {*of, "OPTIONS"}
+    return ", ".join(sorted({*found, *(("HEAD",) if "GET" in found else ())}))

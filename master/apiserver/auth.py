@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 import msgspec
+from aiohttp import web
 
 from common.api.labels import GROUP, VERSION
 from common.kube.client.api_client import Cluster
@@ -18,8 +19,8 @@ from common.kube.client.errors import ApiError
 from common.runtime.lru import LruDict
 from common.server.access_reviews import User, review_access, review_token
 from common.server.fair_queue import FairPlaces
-from common.server.http_parser import Head, Request
 from master.apiserver.problem import ProblemError
+from master.apiserver.reading import field
 
 log = logging.getLogger(__name__)
 
@@ -35,19 +36,19 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-def bearer(request: Head | Request) -> str | None:
+def bearer(request: web.BaseRequest) -> str | None:
     """The token of its Authorization, if there is one."""
-    match = _BEARER.fullmatch(request.field("authorization") or "")
+    match = _BEARER.fullmatch(field(request, "Authorization"))
     return match[1] if match else None
 
 
-def from_another_site(request: Request) -> bool:
-    """Whether a browser sent it for a page of another site. It shows the user's client certificate there, too."""
-    site = request.field("sec-fetch-site")
+def from_another_site(request: web.BaseRequest) -> bool:
+    """Whether a browser sent it for a page of another site. It shows the user's certificate and cookies there, too."""
+    site = request.headers.get("Sec-Fetch-Site")
     if site is not None:
         return site not in ("same-origin", "none")
-    origin = request.field("origin")
-    return origin is not None and origin.partition("://")[2].lower() != (request.field("host") or "").lower()
+    origin = request.headers.get("Origin")
+    return origin is not None and origin.partition("://")[2].lower() != field(request, "Host").lower()
 
 
 def unauthenticated(detail: str) -> ProblemError:
@@ -66,11 +67,6 @@ class Answers(Generic[K, V]):
         self._asking: dict[K, asyncio.Future[V]] = {}
         self._reviewing: set[asyncio.Task[None]] = set()
         self._places = FairPlaces(MAX_ASKED)
-
-    def kept(self, key: K) -> V | None:
-        """None also where nothing is kept."""
-        found = self._kept(key)
-        return found[0] if found is not None else None
 
     async def get(self, key: K, party: str, ask: Callable[[], Awaitable[V]]) -> V:
         """Raises ProblemError where it cannot be known now."""
@@ -132,10 +128,6 @@ class Identities:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._answers: Answers[bytes, User | None] = Answers("who the token is of")
-
-    def kept(self, token: str) -> User | None:
-        """Whose the token is, if that was asked some seconds ago."""
-        return self._answers.kept(_digest(token))
 
     async def user(self, token: str, address: str) -> User:
         """`address`: where the request comes from. Raises ProblemError."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
 import msgspec
+from aiohttp import web
 
-from common.server.http_parser import Request
 from master.apiserver.conditions import Preconditions
 from master.apiserver.problem import FieldError, ProblemError, of_validation
 from master.apiserver.routes import Route
@@ -17,6 +17,12 @@ from master.apiserver.routes import Route
 LONGEST = 256  # characters of what somebody sent, in an answer
 
 _JSON = re.compile(r'application/json\s*(;\s*charset\s*=\s*("utf-8"|utf-8)\s*)?;?', re.IGNORECASE)
+
+
+def field(request: web.BaseRequest, name: str) -> str:
+    """The value of a header that comes once, else nothing."""
+    values = request.headers.getall(name, ())
+    return values[0] if len(values) == 1 else ""
 
 
 def read_query(route: Route, raw: str) -> dict[str, str]:
@@ -42,14 +48,21 @@ def read_query(route: Route, raw: str) -> dict[str, str]:
     return found
 
 
-def read_body(route: Route, request: Request) -> object:
-    """400 for what is no JSON, 415 for what says that it is something else, 422 for JSON that does not fit."""
-    if route.body is None:
-        return None
-    _check_media_type(request)
+def check_media_type(request: web.Request) -> None:
+    """Raises 415. A body that says nothing of itself is taken for JSON, as an API server of Kubernetes does."""
+    if "Content-Type" in request.headers and not _JSON.fullmatch(field(request, "Content-Type")):
+        raise ProblemError(
+            415, "the body must be application/json, in UTF-8", headers=(("Accept", "application/json"),)
+        )
+    if field(request, "Content-Encoding").lower() not in ("", "identity"):
+        raise ProblemError(415, "the body must not be compressed", headers=(("Accept-Encoding", "identity"),))
+
+
+def decode_body(route: Route, body: bytes) -> object:
+    """400 for what is no JSON, 422 for JSON that does not fit."""
     try:
-        found: object = msgspec.json.decode(request.body, type=route.body)
-        _check_keys(request.body)
+        found: object = msgspec.json.decode(body, type=route.body)
+        _check_keys(body)
     except msgspec.ValidationError as error:
         raise of_validation(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -60,7 +73,7 @@ def read_body(route: Route, request: Request) -> object:
     return found
 
 
-def read_conditions(route: Route, request: Request) -> Preconditions:
+def read_conditions(route: Route, request: web.Request) -> Preconditions:
     """If-Match and If-None-Match of a route that has an ETag."""
     reads = route.method == "GET"
     if not (reads or route.conditional):
@@ -68,21 +81,10 @@ def read_conditions(route: Route, request: Request) -> Preconditions:
     return Preconditions(None if reads else _one(request, "If-Match"), _one(request, "If-None-Match"))
 
 
-def _one(request: Request, name: str) -> str | None:
-    value = request.field(name.lower())
-    if value is None and name.lower().encode() in request.fields:
+def _one(request: web.Request, name: str) -> str | None:
+    if len(request.headers.getall(name, ())) > 1:
         raise ProblemError(400, f"there must be one {name}")
-    return value
-
-
-def _check_media_type(request: Request) -> None:
-    """A body that says nothing of itself is taken for JSON, as an API server of Kubernetes does."""
-    if request.body and b"content-type" in request.fields and not _JSON.fullmatch(request.field("content-type") or ""):
-        raise ProblemError(
-            415, "the body must be application/json, in UTF-8", headers=(("Accept", "application/json"),)
-        )
-    if b"content-encoding" in request.fields and (request.field("content-encoding") or "").lower() != "identity":
-        raise ProblemError(415, "the body must not be compressed", headers=(("Accept-Encoding", "identity"),))
+    return request.headers.get(name)
 
 
 def _check_keys(raw: bytes) -> None:

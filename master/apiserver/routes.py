@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
-from urllib.parse import unquote
 
 from master.apiserver import allocation_types as allocations
 from master.apiserver import previews
 from master.apiserver import serializers as types
 
-Method = Literal["GET", "POST", "PUT", "DELETE", "OPTIONS"]
+Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 PATTERNS = {"decision": re.compile(r"[0-9A-Za-z]{8}")}
@@ -57,9 +55,10 @@ class Route:
     def parameters(self) -> list[str]:
         return re.findall(r"\{(\w+)\}", self.path)
 
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(self.path)))
+    @property
+    def resource(self) -> str:
+        """The path as aiohttp has it. Names that no object has are not found."""
+        return re.sub(r"\{(\w+)\}", lambda found: f"{{{found[1]}:{PATTERNS.get(found[1], NAME).pattern}}}", self.path)
 
     @property
     def writes(self) -> bool:
@@ -348,31 +347,3 @@ ROUTES = (
         conditional=True,
     ),
 )
-
-OPTIONS = Route("OPTIONS", "*", "options", "Methods of a path, or of all", "", "", status=204, public=True, reads=True)
-"""Not in the document: it is there for every path."""
-
-
-def find(method: str, path: str) -> tuple[Route | None, dict[str, str], list[str]]:
-    """The route and its parameters; and the methods of the path where there is none, or where they are asked for.
-    Names that no object has are not found."""
-    if path == OPTIONS.path:
-        return (OPTIONS if method == "OPTIONS" else None), {}, allowed(route.method for route in ROUTES)
-    others: list[Method] = []
-    for route in ROUTES:
-        match = route.pattern.fullmatch(path)
-        if match is None:
-            continue
-        given = {name: unquote(value) for name, value in match.groupdict().items()}
-        if not all(PATTERNS.get(name, NAME).fullmatch(value) for name, value in given.items()):
-            return None, {}, []
-        if route.method == method or (method == "HEAD" and route.method == "GET"):
-            return route, given, []
-        others.append(route.method)
-    return (OPTIONS if method == "OPTIONS" and others else None), {}, allowed(others)
-
-
-def allowed(methods: Iterable[Method]) -> list[str]:
-    """As the header Allow names them."""
-    found = {*methods}
-    return sorted({*found, *(("HEAD",) if "GET" in found else ()), *(("OPTIONS",) if found else ())})

@@ -20,8 +20,8 @@ from devcluster.controlplane import ApiServer as KubeApiServer
 from devcluster.controlplane import ControlPlane
 from devcluster.install import NAMESPACE
 from devcluster.objects import CHARTS, named, namespace, rights
-from master.apiserver.app import ApiServer
 from master.apiserver.client_certificates import KEY, NAME
+from master.apiserver.server import ApiServer
 from master.cache.informers import Caches
 from tests.client_certificates import DAY, SERVER, Authority, Issued
 from tests.integration.installed.site import until

@@ -617,7 +617,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "a script in the page": (
         "unit/master/apiserver/test_page.py::test_nothing_runs_or_is_loaded_and_the_policy_says_so",
     ),
-    "a page of another site": (f"{APP}::test_a_page_of_another_site_writes_nothing_by_a_client_certificate",),
+    "a page of another site": (f"{APP}::test_a_page_of_another_site_writes_nothing_by_what_a_browser_shows_by_itself",),
     "asks for an organization of somebody else": (
         f"{HTTP_API}::test_who_cannot_see_an_organization_does_not_learn_whether_it_exists",
     ),
@@ -625,7 +625,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "makes a namespace `org-NAME`": (),
     "a name with `/`": (
         f"{HTTP_API}::test_a_path_or_a_query_that_is_not_known_is_refused",
-        f"{ROUTES}::test_a_path_leads_to_its_route_and_names_no_object_of_another_kind",
+        f"{APP}::test_what_a_path_has_that_does_not_exist_is_not_told",
     ),
     "a large, deep or malformed body": (
         f"{HTTP_API}::test_a_hostile_body_is_refused_with_a_problem",
@@ -641,7 +641,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{AUTH}::test_a_token_that_is_nobodys_is_unauthenticated_and_pushes_out_no_other",
         f"{AUTH}::test_reviews_at_a_time_are_bounded_and_addresses_take_turns",
         f"{AUTH}::test_what_cannot_be_known_is_503_and_asked_again",
-        f"{APP}::test_whose_a_token_is_is_asked_by_the_head_alone_and_once",
+        f"{APP}::test_whose_a_token_is_is_asked_once",
         f"{FLOODS}::test_who_holds_connections_with_tokens_of_nobody_keeps_no_new_user_out",
         f"{FLOODS}::test_who_asks_with_tokens_of_nobody_keeps_no_new_user_waiting",
         f"{SERVER}::test_who_is_served_without_a_name_is_counted_by_address_and_proven_when_it_gives_one",

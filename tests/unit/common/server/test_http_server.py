@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.server import connections, handshakes, held, http_server
+from common.server import connections, handshakes, held, tcp_server
 from common.server.http_parser import MAX_CHUNKS, MAX_HEAD, Head, RefusedError, Request, RequestReader, Response, render
 from common.server.http_server import HttpServer
 from devcluster import certificates
@@ -52,14 +52,6 @@ def test_a_request_is_its_method_path_query_body_and_fields() -> None:
 def test_a_field_has_a_value_where_it_comes_once() -> None:
     (request,) = read(b"GET / HTTP/1.1\r\nHost: h\r\nA: 1\r\nB: 2\r\nb: 3\r\n\r\n")
     assert [request.field(name) for name in ("a", "b", "c")] == ["1", None, None]
-
-
-def test_an_answer_has_its_headers_and_none_that_would_end_its_line() -> None:
-    answer = Response(200, b"", headers=(("ETag", '"1"'),))
-    assert b'\r\nETag: "1"\r\n' in render(answer, last=False)
-    for value in ("a\r\nb: c", "a\nb", "\u00e9"):
-        with pytest.raises(ValueError, match="X-Name"):
-            render(Response(200, b"", headers=(("X-Name", value),)), last=False)
 
 
 def test_a_request_without_a_length_has_no_body() -> None:
@@ -404,8 +396,6 @@ class Service:
                 raise
         if request.path == "/fail":
             raise ValueError("it broke")
-        if request.path == "/last":
-            return Response(200, b"", close=True)
         if request.path == "/large":
             return Response(200, self.large)
         return Response(200, request.body)
@@ -450,9 +440,9 @@ async def world() -> AsyncIterator[Running]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose seconds are short."""
-    monkeypatch.setattr(http_server, "SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(tcp_server, "SWEEP_SECONDS", 0.01)
     for name in ("FIRST_SECONDS", "READ_SECONDS", "WRITE_SECONDS", "IDLE_SECONDS", "DRAIN_SECONDS"):
-        monkeypatch.setattr(http_server, name, 30.0)
+        monkeypatch.setattr(tcp_server, name, 30.0)
 
 
 def post(path: str, body: bytes = b"", *headers: str) -> bytes:
@@ -466,27 +456,6 @@ async def test_a_connection_is_kept_from_request_to_request(world: Running) -> N
         client.send(post("/", body))
         status, headers, answer = await client.answer()
         assert (status, answer, headers.get("connection")) == (200, body, None)
-
-
-def test_an_answer_without_content_says_nothing_about_one() -> None:
-    lines = render(Response(204, b""), last=False).split(b"\r\n")
-    assert [line.partition(b":")[0] for line in lines] == [b"HTTP/1.1 204 No Content", b"Date", b"", b""]
-
-
-async def test_an_answer_can_be_the_last_of_its_connection(world: Running) -> None:
-    client = await world.connect()
-    client.send(post("/last"))
-    _, headers, _ = await client.answer()
-    assert headers["connection"] == "close"
-    assert await client.ended() == b""
-
-
-async def test_whoever_serves_words_the_refusals(world: Running) -> None:
-    world.server.refusal = lambda response: Response(response.status, b"{}", "application/json")
-    for data, status in ((post("/fail"), 500), (post("/", b"x" * (MAX_BODY + 1)), 413), (b"?\r\n\r\n", 400)):
-        client = await world.connect()
-        client.send(data)
-        assert (await client.answer())[::2] == (status, b"{}")
 
 
 async def test_requests_that_come_together_are_answered_one_by_one_in_order(world: Running) -> None:
@@ -566,7 +535,7 @@ async def test_who_sends_too_much_is_told_so_though_he_goes_on(world: Running) -
 async def test_a_refused_connection_ends_though_its_caller_does_not_close_it(
     world: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "DRAIN_SECONDS", 0.05)
+    monkeypatch.setattr(tcp_server, "DRAIN_SECONDS", 0.05)
     client = await world.connect()
     client.send(b"nonsense\r\n\r\n")
     assert (await client.answer())[0] == 400
@@ -600,7 +569,7 @@ async def test_an_idle_connection_is_closed(world: Running, monkeypatch: pytest.
     used.send(post("/"))
     await used.answer()
     for name in ("FIRST_SECONDS", "IDLE_SECONDS"):
-        monkeypatch.setattr(http_server, name, 0.05)
+        monkeypatch.setattr(tcp_server, name, 0.05)
     unused = await world.connect()
     used.send(post("/"))
     await used.answer()
@@ -615,14 +584,14 @@ async def test_a_request_that_comes_too_slowly_is_refused(
     client = await world.connect()
     client.send(post("/"))
     assert (await client.answer())[0] == 200
-    monkeypatch.setattr(http_server, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(tcp_server, "READ_SECONDS", 0.1)
     client.send(beginning)
     assert (await client.answer())[0] == 408
 
 
 @pytest.mark.usefixtures("hasty")
 async def test_a_byte_now_and_then_does_not_prolong_a_request(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(tcp_server, "READ_SECONDS", 0.2)
     client = await world.connect()
 
     async def drip() -> None:
@@ -637,7 +606,7 @@ async def test_a_byte_now_and_then_does_not_prolong_a_request(world: Running, mo
 
 @pytest.mark.usefixtures("hasty")
 async def test_who_does_not_read_his_answer_is_cut_off(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "WRITE_SECONDS", 0.1)
+    monkeypatch.setattr(tcp_server, "WRITE_SECONDS", 0.1)
     client = await world.connect()
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     client.send(post("/large") * 20)
@@ -653,7 +622,7 @@ async def test_a_request_that_is_being_answered_may_take_longer_than_any_other_w
     client = await world.connect()
     await world.until(lambda: world.server._connections)
     for name in ("READ_SECONDS", "IDLE_SECONDS"):
-        monkeypatch.setattr(http_server, name, 0.05)
+        monkeypatch.setattr(tcp_server, name, 0.05)
     client.send(post("/wait", b"1"))
     await world.until(lambda: world.service.asked)
     await asyncio.sleep(0.2)
@@ -752,7 +721,7 @@ async def test_who_has_not_proven_itself_costs_nobody_who_has(world: Running, mo
 async def test_a_first_request_must_come_soon(
     world: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
-    monkeypatch.setattr(http_server, "FIRST_SECONDS", 0.1)
+    monkeypatch.setattr(tcp_server, "FIRST_SECONDS", 0.1)
     client = await world.connect()
     client.send(beginning)
     if beginning:
@@ -767,65 +736,6 @@ async def test_a_body_is_not_read_of_a_path_that_nobody_is_known_by(world: Runni
     client.send(b"POST /nobody HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n")
     assert (await client.answer())[0] == 404
     assert not world.service.asked
-
-
-async def test_a_body_is_not_asked_for_before_it_is_known_who_sends_it(world: Running) -> None:
-    known = asyncio.Event()
-
-    async def find_out(head: Head) -> str | None:
-        await known.wait()
-        return named(head)
-
-    world.server.identify = find_out
-    client = await world.connect()
-    client.send(post("/a", b"", "Expect: 100-continue").replace(b"Content-Length: 0", b"Content-Length: 3"))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.3):
-            await client.reader.read(1)
-    known.set()
-    assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-    client.send(b"abc" + post("/a", b"second") + post("/a", b"third"))
-    for body in (b"abc", b"second", b"third"):
-        assert (await client.answer())[2].endswith(body)
-    assert (world.server._places.unproven, len(world.server._places)) == (0, 1)
-
-
-@pytest.mark.parametrize("fails", [RefusedError(401, "who are you"), KeyError("lost"), None])
-async def test_of_whom_it_cannot_be_found_out_no_body_is_read(world: Running, fails: Exception | None) -> None:
-    async def find_out(_head: Head) -> str | None:
-        await asyncio.sleep(0.01)
-        if fails is not None:
-            raise fails
-        return None
-
-    world.server.identify = find_out
-    client = await world.connect()
-    client.send(post("/a", b"x" * 500))
-    status = {RefusedError: 401, KeyError: 500, type(None): 404}[type(fails)]
-    assert (await client.answer())[0] == status
-    assert await client.ended() == b""
-    assert world.service.asked == []
-
-
-async def test_who_goes_away_while_it_is_found_out_leaves_nothing(world: Running) -> None:
-    asked, left = asyncio.Event(), asyncio.Event()
-
-    async def find_out(_head: Head) -> str | None:
-        asked.set()
-        try:
-            await asyncio.sleep(PATIENCE)
-        finally:
-            left.set()
-        return None
-
-    world.server.identify = find_out
-    client = await world.connect()
-    client.send(post("/a", b"x" * 500))
-    await asked.wait()
-    await client.close()
-    async with asyncio.timeout(PATIENCE):
-        await left.wait()
-    await world.until(lambda: len(world.server._places) == 0 and world.server.held.total == 0)
 
 
 async def test_who_is_served_without_a_name_is_counted_by_address_and_proven_when_it_gives_one(
@@ -977,7 +887,7 @@ async def test_handshakes_that_never_end_are_counted_and_give_way(
         for client in (known, later):
             client.send(post("/b", b"x"))
             assert (await client.answer())[2] == b"x"
-        monkeypatch.setattr(http_server, "FIRST_SECONDS", 0.1)
+        monkeypatch.setattr(tcp_server, "FIRST_SECONDS", 0.1)
         late = await world.connect()
         assert await late.ended() == b"", "a handshake has seconds"
 

@@ -17,9 +17,9 @@ from aiohttp import web
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import Access
 from common.runtime import logs
-from common.server.http_server import HttpServer
-from master.apiserver import app as api
-from master.apiserver.app import App
+from common.server.web_server import WebServer
+from master.apiserver import server as api
+from master.apiserver.app import App, refusal
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 
@@ -63,7 +63,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     cluster = Cluster(Access(f"http://127.0.0.1:{runner.addresses[0][1]}"), name="master", connections=api.CONNECTIONS)
     app = App(cluster, Caches(cluster, "seedquota"), AllocationCache(cluster))
-    server = HttpServer(app.handle, max_body=api.MAX_BODY, identify=app.identify, refusal=app.refusal)
+    server = WebServer(app.application, refusal)
     await server.start("127.0.0.1", 0, None)
     try:
         yield server.port
