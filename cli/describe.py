@@ -36,7 +36,8 @@ EXAMPLES = """\
 examples:
   seedquota describe project-alpha
   seedquota describe seedquota/project-alpha   # as messages name it
-  seedquota describe project/alpha             # by its subject
+  seedquota describe project/alpha             # by its subject, also sqp/alpha
+  seedquota describe sqa/ann                   # of a ResourceQuotaAllocation
   seedquota describe project-alpha --seed eu-1   # with its consumers and denials on that seed
   seedquota describe owner-ann -o wide         # with all consumers and denials, and all columns
 
@@ -231,7 +232,7 @@ def _seed_rows(line: SeedUsage, held: Mapping[str, Held] | None, reported: str, 
     rows: list[tuple[str, ...]] = []
     for name in in_order(dict(used) | dict(holds)):
         use, hold = used.get(name, 0), holds.get(name, 0)
-        amounts = resources.alike(name, *map(_readable, (use, hold, max(hold - use, 0))))
+        amounts = resources.shown(name, *map(_readable, (use, hold, max(hold - use, 0))))
         rows.append((*(head if not rows else ("", "")), name, *(amounts if known else (amounts[0], "?", "?")), when))
         when = ""
     return rows or [(*head, "", "0", "0" if known else "?", "0" if known else "?", when)]

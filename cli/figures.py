@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from common.api.subject_text import subject_text
+from common.api.types import Subject
 from common.quota import resources
 from common.quota.names import in_order
 from master.cache.objects import MasterQuota, spec_quota
@@ -12,7 +14,7 @@ from master.quotas.staleness import Stale
 
 
 class Amounts(msgspec.Struct, frozen=True):
-    """Of one resource, all in one unit. An empty `used`: it is not counted."""
+    """Of one resource. An empty `used`: it is not counted."""
 
     used: str
     hard: str
@@ -36,14 +38,14 @@ class Figures(msgspec.Struct, frozen=True, rename="camel"):
 def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
     """`silence`: how long the master has been silent. Raises QuantityError."""
     status = quota.status
-    subject, enforcement = subject_of(quota), str(quota.spec.get("enforcement", "deny"))
+    enforcement = str(quota.spec.get("enforcement", "deny"))
     limits = resources.parse(status.hard or spec_quota(quota))
     used, reserved = resources.parse(status.global_usage), resources.parse(status.reserved)
     amounts = {name: _amounts(name, used.get(name), limits[name], reserved.get(name, 0)) for name in in_order(limits)}
     percent = max((used.get(name, 0) * 100 // limit for name, limit in limits.items() if limit), default=None)
     return Figures(
         name=quota.metadata.name,
-        subject=subject,
+        subject=_shown_subject(quota),
         enforcement=enforcement,
         peak=status.summary.peak,
         percent=percent,
@@ -54,13 +56,22 @@ def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
 
 
 def subject_of(quota: MasterQuota) -> str:
+    """Kind and name, as commands take them; the kind alone for namespaces."""
     subject = quota.spec.get("subject")
     if not isinstance(subject, dict):
         return quota.status.summary.subject
     return "/".join(filter(None, (str(subject.get("kind", "")), str(subject.get("name", "")))))
 
 
+def _shown_subject(quota: MasterQuota) -> str:
+    """With its selector, as `kubectl get sq` shows it."""
+    try:
+        return subject_text(msgspec.convert(quota.spec.get("subject"), Subject))
+    except msgspec.ValidationError:
+        return subject_of(quota)
+
+
 def _amounts(name: str, used: int | None, limit: int, reserved: int) -> Amounts:
     if used is None:
-        return Amounts("", resources.alike(name, limit)[0], "", "")
-    return Amounts(*resources.alike(name, used, limit, limit - used, reserved))
+        return Amounts("", resources.shown(name, limit)[0], "", "")
+    return Amounts(*resources.shown(name, used, limit, limit - used, reserved))

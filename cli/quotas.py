@@ -7,14 +7,22 @@ from collections.abc import Sequence
 
 from cli import figures, reading
 from cli.outcome import Failed
+from common.api.labels import GROUP
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, NotFound
 from common.kube.client.resource import Listing
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
+from master.tenancy.quota_allocations import quota_name
 
-PREFIX = "seedquota/"
 SUBJECTS = ("project", "organization")
-NAMED = "name of the quota, or its subject: project/NAME or organization/NAME"
+NAMED = "name of the quota, or what it limits: project/NAME, organization/NAME or resourcequotaallocation/NAME"
+_WORDS = {
+    **dict.fromkeys(("seedquota", "seedquotas", "sq", "resourcequota", "resourcequotas"), "seedquota"),
+    **dict.fromkeys(("project", "projects", "sqp"), "project"),
+    **dict.fromkeys(("organization", "organizations", "sqo"), "organization"),
+    **dict.fromkeys(("resourcequotaallocation", "resourcequotaallocations", "sqa"), "resourcequotaallocation"),
+}
+"""Kinds of objects that have a quota, by their names and short names. Each may have the API group behind it."""
 
 
 async def listing(master: Cluster) -> Listing[MasterQuota]:
@@ -31,11 +39,11 @@ async def every(master: Cluster) -> list[MasterQuota]:
 
 async def the_one(master: Cluster, named: str) -> MasterQuota:
     """Named as messages do, by its name alone, or by its subject. Raises Failed."""
-    kind, _, name = named.rpartition("/")
+    kind, name = _kind_and_name(named)
     if kind in SUBJECTS:
-        return await _limiting(master, named)
-    if kind not in ("", PREFIX.removesuffix("/")) or not name:
-        raise Failed(f"{named!r} names no quota: write NAME, seedquota/NAME, project/NAME or organization/NAME")
+        return await _limiting(master, f"{kind}/{name}")
+    if kind == "resourcequotaallocation":
+        name = quota_name(name)
     try:
         found = await master.get(MASTER_QUOTAS, name)
     except Forbidden as error:
@@ -45,6 +53,17 @@ async def the_one(master: Cluster, named: str) -> MasterQuota:
         raise Failed(f"there is no seedquota/{name} on {master.server}; {_cure(name, names)}") from None
     reading.refuse_copies(master, [found], "quotas")
     return found
+
+
+def _kind_and_name(named: str) -> tuple[str, str]:
+    kind, slash, name = named.rpartition("/")
+    found = _WORDS.get(kind.lower().removesuffix(f".{GROUP}")) if slash else "seedquota"
+    if found is None or not name:
+        raise Failed(
+            f"{named!r} names no quota: write NAME, seedquota/NAME, project/NAME, organization/NAME or "
+            "resourcequotaallocation/NAME, or a short name of these kinds"
+        )
+    return found, name
 
 
 async def of_subject(master: Cluster, subject: str) -> MasterQuota | None:

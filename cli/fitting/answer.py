@@ -128,7 +128,7 @@ def _lacking(one: QuotaFits) -> list[tuple[str, str, str]]:
     """Resource, need and free."""
     need, free = resources.parse(one.need), resources.parse(one.free)
     return [
-        (name, *resources.alike(name, need[name], free.get(name, 0)))  # type: ignore[misc]
+        (name, *resources.shown(name, need[name], free.get(name, 0)))  # type: ignore[misc]
         for name in in_order(need)
         if need[name] > free.get(name, 0)
     ]
@@ -150,5 +150,5 @@ def _amounts(quota: QuotaFits) -> list[tuple[str, ...]]:
     shown = f"{quota.name} (warns)" if quota.enforcement == "warn" else quota.name
     lists = [resources.parse(each) for each in (quota.need, quota.used, quota.free, quota.limits)]
     return [
-        (shown, name, *resources.alike(name, *(each.get(name, 0) for each in lists))) for name in in_order(lists[0])
+        (shown, name, *resources.shown(name, *(each.get(name, 0) for each in lists))) for name in in_order(lists[0])
     ] or [(shown, "", "", "", "", "")]

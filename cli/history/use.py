@@ -120,7 +120,7 @@ def _part(time: float, step: int, used: Mapping[str, float], least: Points, most
     for name, amount in used.items():
         limits = [points.get(time, {}).get(name) for points in (least, most)]
         known = [limit for limit in limits if limit is not None]
-        written = resources.alike(name, *(round(each * UNIT) for each in (amount, *known)))
+        written = resources.shown(name, *(round(each * UNIT) for each in (amount, *known)))
         found[name] = Peak(written[0], *(written[1:] if len(known) == 2 else ("", "")))
     count = refusals.get(time, {}).get("")
     return Part(_time(time - step), _time(time), found, round(count) if count is not None else None)

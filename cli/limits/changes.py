@@ -71,7 +71,7 @@ def compared(before: ResourceList, after: ResourceList, used: ResourceList, name
         excess = amounts.get("used", 0) - amounts.get("after", amounts.get("used", 0))
         if excess > 0:
             amounts["over"] = excess
-        written = dict(zip(amounts, resources.alike(name, *amounts.values()), strict=True))
+        written = dict(zip(amounts, resources.shown(name, *amounts.values()), strict=True))
         found[name] = Changed(
             before=written.get("before", UNLIMITED),
             after=written.get("after", UNLIMITED),

@@ -29,6 +29,7 @@ MAX_LENGTH: Final = 64
 MAX_EXPONENT: Final = 99
 
 _CACHE_SIZE: Final = 16_384
+_PLAIN: Final = 100_000
 _LIMIT: Final = 10**36 * UNIT
 _NUMBER: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
@@ -101,6 +102,17 @@ def render_alike(amounts: Sequence[int], format: Format) -> list[str]:
     factors = _BINARY_FACTORS if format is Format.BINARY_SI and common % UNIT == 0 else _DECIMAL_FACTORS
     suffix, factor = next(pair for pair in factors if common % pair[1] == 0)
     return [f"{nanos // factor}{suffix}" if nanos else "0" for nanos in amounts]
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def render_plain(nanos: int, format: Format) -> str:
+    """As people write it, exactly: pieces and cores without a suffix up to 99,999, and bytes with a decimal suffix
+    where no binary one is exact."""
+    if format is not Format.BINARY_SI:
+        whole = nanos % UNIT == 0 and abs(nanos) < _PLAIN * UNIT
+        return str(nanos // UNIT) if whole else render(nanos, format)
+    text = render(nanos, format)
+    return render(nanos, Format.DECIMAL_SI) if text.lstrip("-").isdigit() else text
 
 
 def canonical(text: str | int) -> str:

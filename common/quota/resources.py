@@ -16,6 +16,7 @@ from common.quota.quantity import UNIT, Format, QuantityError
 ResourceList: TypeAlias = Mapping[str, int]
 
 _STEPS: Final = {"cores": UNIT // 1000, "bytes": UNIT << 20, "": UNIT}  # by `unit`
+_SHORT: Final = 7  # characters of an amount that people read at once
 _BINARY_NAMES: Final = frozenset({"memory", "storage", "ephemeral-storage"})
 
 
@@ -56,6 +57,21 @@ def step(name: str, limit: int) -> int:
 def alike(name: str, *amounts: int) -> list[str]:
     """Several amounts of one resource, all in one unit."""
     return quantity.render_alike(amounts, _format(name))
+
+
+def shown(name: str, *amounts: int) -> list[str]:
+    """Amounts of one resource for tables, exactly, and each in the unit in which it is short: `100m` of `20`."""
+    return [quantity.render_plain(amount, _format(name)) for amount in amounts]
+
+
+def about(name: str, amount: int) -> str:
+    """As `shown`, but `~1120Mi` where the exact text would be a long number of bytes or of billionths of a core. It is
+    rounded up."""
+    text = quantity.render_plain(amount, _format(name))
+    step = _STEPS[unit(name)]
+    if len(text) <= _SHORT or amount < step or amount % step == 0:
+        return text
+    return f"~{quantity.render_plain(amount - amount % step + step, _format(name))}"
 
 
 def texts(*lists: ResourceList) -> list[str]:

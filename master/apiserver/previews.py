@@ -178,7 +178,7 @@ def _shortages(quota: MasterQuota, need: ResourceList) -> Iterable[Shortage]:
     used, limits = used_of([quota]), limits_of([quota])
     counted = resources.only(limits, used)
     for name, short in resources.over_limit(need, used, counted).items():
-        requested, use, limit, missing = resources.alike(name, need[name], used[name], limits[name], short)
+        requested, use, limit, missing = resources.shown(name, need[name], used[name], limits[name], short)
         yield Shortage(
             quota=quota.metadata.name,
             type=name,

@@ -45,5 +45,5 @@ def changed_limits(before: Mapping[str, str | int], after: Mapping[str, str | in
 
 def _change(name: str, was: Mapping[str, int], now: Mapping[str, int]) -> str:
     words = {side: amounts[name] for side, amounts in (("was", was), ("now", now)) if name in amounts}
-    written = dict(zip(words, resources.alike(name, *words.values()), strict=True))
+    written = dict(zip(words, resources.shown(name, *words.values()), strict=True))
     return f"{name} {written.get('was', 'unlimited')} to {written.get('now', 'unlimited')}"

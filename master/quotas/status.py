@@ -8,6 +8,7 @@ import msgspec
 
 from common.api.conditions import transition
 from common.api.convert import wire_quantities
+from common.api.subject_text import subject_text
 from common.api.types import ResourceQuotaSpec
 from common.quota import resources, surge
 from common.quota.resources import ResourceList
@@ -90,9 +91,8 @@ def summary(
     uncounted: Collection[str] = (),
 ) -> Summary:
     current = sum(seed.state == "Current" for seed in seeds)
-    subject = spec.subject
     return Summary(
-        subject=f"{subject.kind}/{subject.name}" if subject.name else subject.counts or subject.kind,
+        subject=subject_text(spec.subject),
         usage=usage_text(use, limits, uncounted),
         peak=peak_text(use, _counted(limits, uncounted)),
         seeds=f"{current}/{len(seeds)}",

@@ -11,10 +11,12 @@ _FIRST = ("cpu", "memory", "storage", "machines", "clusters")
 
 
 def usage_text(use: ResourceList, limits: ResourceList, uncounted: Collection[str] = ()) -> str:
-    """All amounts of a resource are in one unit."""
-    amounts = {name: resources.alike(name, use.get(name, 0), limit) for name, limit in limits.items()}
-    amounts |= {name: ["?", amounts[name][1]] for name in uncounted}
-    return ", ".join(f"{name} {'/'.join(amounts[name])}" for name in _in_order(limits))
+    """A limit is written as people write it. Use that is no round amount is rounded up, with `~`."""
+    return ", ".join(
+        f"{name} {'?' if name in uncounted else resources.about(name, use.get(name, 0))}/"
+        f"{resources.shown(name, limits[name])[0]}"
+        for name in _in_order(limits)
+    )
 
 
 def peak_text(use: ResourceList, limits: ResourceList) -> str:

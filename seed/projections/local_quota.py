@@ -147,16 +147,14 @@ def _stale(known: KnownQuota) -> str:
 
 
 def _usage_text(local: LocalQuota) -> str:
-    """All amounts of a resource are in one unit. What nothing counts has no amount."""
-    parts = []
-    for name in names.in_order(local.hard):
-        if name in local.used:
-            parts.append(f"{name} {'/'.join(resources.alike(name, local.used[name], local.hard[name]))}")
-        else:
-            parts.append(f"{name} ?/{resources.alike(name, local.hard[name])[0]}")
-    return ", ".join(parts)
+    """What nothing counts has no amount."""
+    return ", ".join(
+        f"{name} {resources.about(name, local.used[name]) if name in local.used else '?'}/"
+        f"{resources.shown(name, local.hard[name])[0]}"
+        for name in names.in_order(local.hard)
+    )
 
 
 def _here_text(local: LocalQuota) -> str:
     here = local.here or {}
-    return ", ".join(f"{name} {resources.alike(name, here[name])[0]}" for name in names.in_order(here))
+    return ", ".join(f"{name} {resources.about(name, here[name])}" for name in names.in_order(here))

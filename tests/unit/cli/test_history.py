@@ -175,7 +175,7 @@ async def test_peaks_are_asked_of_prometheus_in_parts() -> None:
         Part(
             "2026-11-20T08:00:03Z",
             "2026-11-20T10:00:03Z",
-            {"cpu": Peak("451500m", "500000m", "500000m"), "memory": Peak("1804Gi", "", "")},
+            {"cpu": Peak("451500m", "500", "500"), "memory": Peak("1804Gi", "", "")},
             3,
         )
     ]

@@ -113,9 +113,7 @@ def test_what_describe_tells_programs_has_the_ledgers_amounts_or_none() -> None:
 def test_describe_shows_what_a_seed_holds_to_the_thousandth() -> None:
     held = {"us-1": Held(resources.parse({"cpu": "33130126953n"}), known=True)}
     text = described(ALPHA, held, None)
-    assert [line.split()[3:6] for line in text.splitlines() if line.startswith("us-1")] == [
-        ["20000m", "33130m", "13130m"]
-    ]
+    assert [line.split()[3:6] for line in text.splitlines() if line.startswith("us-1")] == [["20", "33130m", "13130m"]]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

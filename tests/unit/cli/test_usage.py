@@ -141,10 +141,18 @@ def one(master: Master, named: str) -> str:
         ("project/alpha", "project-alpha"),
         ("organization/acme", "org-acme"),
         ("owner-ann", "owner-ann"),
+        ("sq/owner-ann", "owner-ann"),
+        ("resourcequotas.seedquota.io/owner-ann", "owner-ann"),
+        ("sqp/alpha", "project-alpha"),
+        ("Projects/alpha", "project-alpha"),
+        ("sqo/acme", "org-acme"),
+        ("sqa/ann", "allocation.ann"),
+        ("resourcequotaallocations.seedquota.io/ann", "allocation.ann"),
     ],
 )
 def test_a_quota_is_named_by_itself_or_by_its_subject(named: str, name: str) -> None:
-    assert one(Master([NEW, GPUS, ALPHA, ANN]), named) == name
+    promised = quota("allocation.ann", {"kind": "namespaces", "counts": "ResourceQuotas"}, {"pods": "50"})
+    assert one(Master([NEW, GPUS, ALPHA, ANN, promised]), named) == name
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_what_fits_exactly_fits_and_a_thousandth_more_is_short() -> None:
     assert fits(present, resources={"cpu": "500m"}, replicas=5).fits
     found = fits(present, resources={"cpu": "2501m"})
     (short,) = found.shortages
-    assert (short.requested, short.used, short.limit, short.short) == ("2501m", "1500m", "4000m", "1m")
+    assert (short.requested, short.used, short.limit, short.short) == ("2501m", "1500m", "4", "1m")
     assert (found.fits, found.message) == (False, "q: cpu short by 1m")
 
 

@@ -51,7 +51,7 @@ def test_a_quota_without_trouble_has_none() -> None:
     [
         ({"cpu": "64", "memory": "1Gi"}, {"cpu": "128", "memory": "1Gi"}, "cpu 64 to 128"),
         ({"cpu": "64"}, {"memory": "1Gi"}, "cpu 64 to unlimited, memory unlimited to 1Gi"),
-        ({"cpu": "1"}, {"cpu": "1500m"}, "cpu 1000m to 1500m"),
+        ({"cpu": "1"}, {"cpu": "1500m"}, "cpu 1 to 1500m"),
         ({"cpu": "1"}, {"cpu": "1000m"}, ""),
         ({}, {"cpu": "1"}, ""),
         ({"cpu": "many"}, {"cpu": "1"}, ""),

@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from common.api.conditions import transition
+from common.api.subject_text import subject_text
 from common.api.types import AccountWait, Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
 from master.cache.objects import QuotaStatus
@@ -346,10 +347,53 @@ def test_texts_list_known_resources_first_and_round_percent_down():
     assert usage_text(use, limits) == "cpu 2/3, memory 64Gi/256Gi, storage 0/4Ti, nvidia.com/gpu 0/8"
     assert peak_text(use, limits) == "cpu 66%"
     assert usage_text(amounts(cpu="2000", memory="2Gi"), amounts(cpu="2003", memory="2049Mi")) == (
-        "cpu 2000/2003, memory 2048Mi/2049Mi"
+        "cpu 2000/2003, memory 2Gi/2049Mi"
     )
-    assert usage_text(amounts(cpu="1500m"), amounts(cpu="2", memory="0")) == "cpu 1500m/2000m, memory 0/0"
+    assert usage_text(amounts(cpu="1500m"), amounts(cpu="2", memory="0")) == "cpu 1500m/2, memory 0/0"
     assert peak_text(amounts(cpu="1"), amounts(cpu="0")) == "cpu over 0"
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "limit", "text"),
+    [
+        ("cpu", "100m", "20", "cpu 100m/20"),
+        ("memory", "1536Mi", "4Gi", "memory 1536Mi/4Gi"),
+        ("memory", "1610612736", "4Gi", "memory 1536Mi/4Gi"),
+        ("memory", "100M", "1Gi", "memory 100M/1Gi"),
+        ("memory", "1173741824", "4Gi", "memory ~1120Mi/4Gi"),
+        ("memory", "1000001", "4Gi", "memory 1000001/4Gi"),
+        ("cpu", "333333333n", "2", "cpu ~334m/2"),
+        ("cpu", "7n", "2", "cpu 7n/2"),
+        ("pods", "99999", "100000", "pods 99999/100k"),
+        ("count/deployments.apps", "1999", "2000", "count/deployments.apps 1999/2000"),
+    ],
+)
+def test_amounts_are_written_in_the_unit_in_which_people_read_them(name: str, use: str, limit: str, text: str) -> None:
+    assert usage_text(amounts(**{name: use}), amounts(**{name: limit})) == text
+
+
+@pytest.mark.parametrize(
+    ("subject", "text"),
+    [
+        ({"kind": "project", "name": "alpha"}, "project/alpha"),
+        ({"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}, "namespaces/owner=ann"),
+        (
+            {"kind": "namespaces", "counts": "ResourceQuotas", "selector": {"matchLabels": {"owner": "ann"}}},
+            "resourcequotas/owner=ann",
+        ),
+        (
+            {
+                "kind": "namespaces",
+                "selector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]},
+                "clusters": {"matchLabels": {"tier": "prod"}},
+            },
+            "namespaces/team in clusters tier=prod",
+        ),
+        ({"kind": "namespaces", "selector": {"matchLabels": {"a": "b" * 200}}}, f"namespaces/a={'b' * 104}..."),
+    ],
+)
+def test_the_subject_shows_what_is_picked(subject: dict[str, object], text: str) -> None:
+    assert subject_text(msgspec.convert(subject, Subject)) == text
 
 
 SERVING = Condition(type="WebhookServing", status="True", reason="CanaryDenied", observed_generation=7)
