@@ -15,7 +15,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import msgspec
@@ -33,6 +33,7 @@ from master.apiserver.call import Call, RouteResponse, of_api_error
 from master.apiserver.client_certificates import user_of
 from master.apiserver.conditions import COMPRESSED, Preconditions, tag_of
 from master.apiserver.encoding import LARGE, compressed, takes_gzip
+from master.apiserver.events import Events
 from master.apiserver.handlers import Handlers
 from master.apiserver.limits import Limits
 from master.apiserver.preview_handlers import PreviewHandlers
@@ -72,6 +73,7 @@ class Served:
         self.user: User | None = None
         self.writes: Route | None = None
         self.call: Call | None = None
+        self.lasts = False  # it is answered for as long as somebody listens
         self.status = 0  # nobody was there for the answer
         self.code = ""
 
@@ -84,7 +86,8 @@ class Served:
         a write. Other lines are limited by their caller."""
         seconds, user = time.monotonic() - self.begun, self.user
         metrics.REQUESTS.labels(self.method, self.template, str(self.status) if self.status else "none").inc()
-        metrics.SECONDS.labels(self.template).observe(seconds)
+        if not self.lasts:
+            metrics.SECONDS.labels(self.template).observe(seconds)
         facts = {
             "request_id": self.id,
             "method": self.method,
@@ -115,8 +118,9 @@ class App:
         self.session: Callable[[web.Request], str | None] = lambda _request: None
         self.caches = caches
         self.rights = Rights(cluster)
-        self._allocations = allocations
+        self.allocations = allocations
         self._identities = Identities(cluster)
+        self.events = Events(caches, self.rights)
         self._handlers = handlers(
             Handlers(cluster, caches, allocations, self.rights),
             AllocationHandlers(cluster, caches, allocations, self.rights),
@@ -128,7 +132,7 @@ class App:
         self.application[API] = self
         for route in ROUTES:
             for method in ("GET", "HEAD") if route.method == "GET" else (route.method,):
-                answer = partial(self._answer, route)
+                answer = partial(self._stream if route.streams else self._answer, route)
                 self.application.router.add_route(method, route.resource, answer, expect_handler=ask_later)
         mount(self.application)
 
@@ -138,23 +142,31 @@ class App:
 
         Raises ProblemError, also where a page of another site uses what a browser shows by itself.
         """
-        served, connection = request[SERVED], connection_of(request)
-        # As in an API server, the token is looked at where there is no certificate.
-        user, token = user_of(connection.certificate), bearer(request)
-        shown_by_itself = user is not None or token is None
-        if user is None:
-            token = token or self.session(request)
-            if token is None:
-                detail = "a token is needed, Authorization: Bearer TOKEN, or a valid client certificate"
-                raise unauthenticated(detail)
-            user = await self._identities.user(token, connection.address)
-        served.user = user
-        connection.name(served.caller)
+        user, shown_by_itself = await self._who(request)
+        request[SERVED].user = user
+        connection_of(request).name(request[SERVED].caller)
         async with self.limited(request):
             if shown_by_itself and request.method not in ("GET", "HEAD") and from_another_site(request):
                 detail = "a page of another site sent it, for which a browser shows the certificate and the cookie"
                 raise ProblemError(403, detail, code="cross_site")
             yield user
+
+    async def identify(self, token: str, request: web.Request) -> User:
+        """Whose the token is. Raises ProblemError, 401 where it is nobody's."""
+        return await self._identities.user(token, connection_of(request).address)
+
+    async def _who(self, request: web.Request) -> tuple[User, bool]:
+        """Who asks, and whether a browser shows by itself what proves it. Raises ProblemError."""
+        # As in an API server, the token is looked at where there is no certificate.
+        user = user_of(connection_of(request).certificate)
+        if user is not None:
+            return user, True
+        token = bearer(request)
+        kept = self.session(request) if token is None else None
+        if token is None and kept is None:
+            detail = "a token is needed, Authorization: Bearer TOKEN, or a valid client certificate"
+            raise unauthenticated(detail)
+        return await self.identify(token or kept or "", request), token is None
 
     @asynccontextmanager
     async def limited(self, request: web.Request) -> AsyncIterator[None]:
@@ -183,7 +195,7 @@ class App:
         Raises ProblemError and ApiError.
         """
         served, route = request[SERVED], _BY_HANDLER[handler]
-        if not route.public and (self.caches.not_synced() or self._allocations.not_synced()):
+        if not route.public and (self.caches.not_synced() or self.allocations.not_synced()):
             raise ProblemError(503, "the lists of the API server are not complete yet")
         served.call = call = Call(user, parameters, query, body, preconditions)
         if route.writes:
@@ -267,6 +279,30 @@ class App:
         )
         return await self._shown(route, request, answer, preconditions)
 
+    async def _stream(self, route: Route, request: web.Request) -> web.StreamResponse:
+        """It counts in the user's limits until it begins, then in those of streams."""
+        served, events = request[SERVED], self.events
+        async with self.viewer(request) as user:
+            query = read_query(route, request.rel_url.raw_query_string)
+            if why := self.caches.not_synced():
+                raise ProblemError(503, f"the lists of the API server are not complete yet: {why}")
+            stream = events.stream(query.get("project", ""), query.get("organization", ""))
+            await events.prove(user, stream)
+
+        async def still() -> None:
+            await events.prove((await self._who(request))[0], stream)
+
+        with events.follow(user, stream):
+            headers = [*_headers(served.id), ("Content-Type", f"{route.media_type}; charset=utf-8")]
+            response = web.StreamResponse(headers=headers)
+            if request.method == "HEAD":
+                return response
+            served.status, served.lasts = 200, True
+            with suppress(ConnectionError):  # whoever followed has gone
+                await response.prepare(request)
+                await events.send(stream, response, still)
+        return response
+
     async def _shown(
         self, route: Route, request: web.Request, answer: RouteResponse, preconditions: Preconditions
     ) -> web.Response:
@@ -310,6 +346,7 @@ def handlers(*several: object) -> dict[str, Callable[[Call], Awaitable[RouteResp
     return {
         route.handler: next(getattr(each, route.handler) for each in several if hasattr(each, route.handler))
         for route in ROUTES
+        if not route.streams
     }
 
 

@@ -65,7 +65,7 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
         "parameters": _parameters(route),
         "responses": {
             **{str(status): _answer(route, status, schemas) for status in (route.status, route.replayed) if status},
-            **({"304": _unchanged()} if route.method == "GET" else {}),
+            **({"304": _unchanged()} if route.versioned else {}),
             **{str(status): _problem(status, schemas) for status in _problems(route)},
         },
     }
@@ -93,7 +93,7 @@ def _parameters(route: Route) -> list[_Json]:
 
 
 def _conditions(route: Route) -> list[tuple[str, str]]:
-    if route.method == "GET":
+    if route.versioned:
         return [("If-None-Match", "An ETag that was read before. If nothing has changed since, the answer is 304.")]
     if not route.conditional:
         return []
@@ -114,7 +114,7 @@ def _unchanged() -> _Json:
 def _answer(route: Route, status: int, schemas: dict[Any, _Json]) -> _Json:
     answer: _Json = {"description": HTTPStatus(status).phrase}
     said = {name: {"description": what, "schema": {"type": "string"}} for name, what in route.headers.items()}
-    if route.method == "GET":
+    if route.versioned:
         said = {"ETag": _ETAG, **said}
     if said:
         answer["headers"] = said

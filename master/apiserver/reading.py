@@ -41,7 +41,7 @@ def read_query(route: Route, raw: str) -> dict[str, str]:
             if not re.fullmatch(r"[0-9]{1,9}", value) or not least <= int(value) <= most:
                 raise ProblemError(400, f"{name} must be a whole number from {least} to {most}")
         elif isinstance(pattern := schema.get("pattern"), str) and not re.fullmatch(pattern, value):
-            raise ProblemError(400, f"{name} is not what a Link of an earlier answer had")
+            raise ProblemError(400, f"{name} is malformed, or not what a Link of an earlier answer had")
         elif isinstance(choices := schema.get("enum"), list) and value not in choices:
             raise ProblemError(400, f"{name} must be one of {', '.join(choices)}")
         found[name] = value
@@ -75,10 +75,9 @@ def decode_body(route: Route, body: bytes) -> object:
 
 def read_conditions(route: Route, request: web.Request) -> Preconditions:
     """If-Match and If-None-Match of a route that has an ETag."""
-    reads = route.method == "GET"
-    if not (reads or route.conditional):
+    if not (route.versioned or route.conditional):
         return Preconditions()
-    return Preconditions(None if reads else _one(request, "If-Match"), _one(request, "If-None-Match"))
+    return Preconditions(None if route.versioned else _one(request, "If-Match"), _one(request, "If-None-Match"))
 
 
 def _one(request: web.Request, name: str) -> str | None:

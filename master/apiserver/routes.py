@@ -49,6 +49,7 @@ class Route:
     headers: dict[str, str] = field(default_factory=dict)
     replayed: int = 0
     reads: bool = False
+    streams: bool = False
     media_type: str = "application/json"
 
     @cached_property
@@ -59,6 +60,11 @@ class Route:
     def resource(self) -> str:
         """The path as aiohttp has it. Names that no object has are not found."""
         return re.sub(r"\{(\w+)\}", lambda found: f"{{{found[1]}:{PATTERNS.get(found[1], NAME).pattern}}}", self.path)
+
+    @property
+    def versioned(self) -> bool:
+        """Each answer has an ETag."""
+        return self.method == "GET" and not self.streams
 
     @property
     def writes(self) -> bool:
@@ -73,6 +79,7 @@ TAGS = {
     "Projects": "The quota of a project, as Kubernetes quantities.",
     "Previews": "What would fit. Nothing is reserved and nothing is written.",
     "Quotas": "Quotas by their names, as kubectl has them.",
+    "Events": "What changes, as it changes.",
 }
 
 _ETAG = {"ETag": "The version, for If-Match: it compares the limits, and not the use."}
@@ -345,5 +352,29 @@ ROUTES = (
         204,
         problems=(403, 404, 409),
         conditional=True,
+    ),
+    Route(
+        "GET",
+        "/api/v1/events",
+        "events",
+        "Follow what changes, as server-sent events",
+        "An event `change` has the names of objects that were made, changed or deleted: "
+        '`{"changed": [{"resource": "resourcequotas", "name": "project-alpha"}], "more": false}`. It comes '
+        "within half a second. With `project` or `organization`, it is the object and the quotas of this subject; "
+        "else everything, which needs the right to list ResourceQuotas, and Seeds with the right to list these. A new "
+        "stream begins without what changed before: read it after the stream has begun.",
+        "Events",
+        str,
+        query=(
+            Parameter("project", "Only what limits this project", {"type": "string", "pattern": f"^{NAME.pattern}$"}),
+            Parameter(
+                "organization",
+                "Only what limits this organization",
+                {"type": "string", "pattern": f"^{NAME.pattern}$"},
+            ),
+        ),
+        problems=(403, 404, 422),
+        streams=True,
+        media_type="text/event-stream",
     ),
 )

@@ -44,7 +44,7 @@ class ApiServer:
         )
         self._address = address
         self._allocations = AllocationCache(cluster)
-        app = App(self._cluster, caches, self._allocations, mount)
+        self.app = app = App(self._cluster, caches, self._allocations, mount)
         self.certificates = Certificates(self._cluster, namespace, names, secret=SECRET_NAME)
         self._client_authority = ClientAuthority(self._cluster, self._trust_callers)
         self.server = WebServer(app.application, refusal, stopping)
@@ -84,4 +84,5 @@ class ApiServer:
         try:
             await asyncio.Event().wait()
         finally:
+            self.app.events.end()
             await self.server.stop(STOP_SECONDS)

@@ -67,6 +67,7 @@ AUTH = "unit/master/apiserver/test_auth.py"
 FLOODS = "unit/master/apiserver/test_floods.py"
 LOG_LIMIT = "unit/common/runtime/test_log_limit.py"
 LIMITS = "unit/master/apiserver/test_limits.py"
+EVENTS = "unit/master/apiserver/test_events.py"
 ROUTES = "unit/master/apiserver/test_problem.py"
 
 ONE_CLUSTER = "integration/test_one_cluster.py"
@@ -636,6 +637,12 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{APP}::test_nothing_is_compressed_for_a_page_of_another_site_and_no_problem_is",
     ),
     "asks for compressed answers": (f"{APP}::test_one_answer_is_compressed_at_a_time_and_none_waits_for_that",),
+    "follows changes": (
+        f"{EVENTS}::test_who_may_not_see_something_may_not_follow_it",
+        f"{EVENTS}::test_a_stream_ends_with_the_right_to_it_or_with_the_token",
+        f"{EVENTS}::test_streams_are_bounded_by_user_and_for_all",
+        f"{HTTP_API}::test_a_change_is_told_within_a_second_to_who_may_see_it",
+    ),
     "sends nothing, or a byte": (f"{HTTP_API}::test_slow_clients_are_cut_off_and_others_are_served",),
     "guesses tokens": (
         f"{AUTH}::test_a_token_that_is_nobodys_is_unauthenticated_and_pushes_out_no_other",

@@ -1,0 +1,180 @@
+"""What is told to those who follow, by a server that runs, from changes of its watch caches."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from common.kube.client.meta import Object, ObjectMeta
+from common.kube.controller.store import Change
+from master.apiserver import auth, events
+from master.cache.informers import Caches
+from master.cache.objects import MasterQuota, Named
+from tests.unit.fake_api_server import PATIENCE, eventually
+from tests.unit.master.apiserver.test_app import World, serving
+
+EVENTS = "/api/v1/events"
+
+
+@pytest.fixture(autouse=True)
+def complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Caches, "not_synced", lambda _self: None)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with serving() as found:
+        yield found
+
+
+@asynccontextmanager
+async def following(world: World, query: str = "") -> AsyncIterator[aiohttp.StreamReader]:
+    url = f"http://127.0.0.1:{world.server.port}{EVENTS}{query}"
+    async with world.session.get(url, headers={"Authorization": "Bearer token-of-ann"}) as answer:
+        assert (answer.status, answer.content_type) == (200, "text/event-stream"), await answer.read()
+        assert await answer.content.readuntil(b"\n\n") == b": what changes from now on\n\n"
+        yield answer.content
+
+
+async def told(stream: aiohttp.StreamReader) -> Any:
+    async with asyncio.timeout(PATIENCE):
+        while (part := await stream.readuntil(b"\n\n")).startswith(b":"):
+            pass
+    name, data = part.decode().removesuffix("\n\n").split("\n")
+    assert name == "event: change"
+    return json.loads(data.removeprefix("data: "))
+
+
+def quota(name: str, kind: str, subject: str) -> MasterQuota:
+    return MasterQuota(metadata=ObjectMeta(name=name), spec={"subject": {"kind": kind, "name": subject}})
+
+
+def change(world: World, resource: str, *objects: Object) -> None:
+    for each in objects:
+        world.app.caches._listeners.call(resource, Change(None, each))
+
+
+async def test_what_changes_is_told_at_once_and_what_changes_together_is_told_together(world: World) -> None:
+    async with following(world) as stream:
+        secret = Object(metadata=ObjectMeta(name="eu-1"))
+        change(world, "secrets", secret)
+        change(world, "resourcequotas", quota("b", "project", "alpha"), quota("a", "namespaces", ""))
+        change(world, "resourcequotas", quota("b", "project", "alpha"))
+        change(world, "seeds", Named(metadata=ObjectMeta(name="eu-1")))
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        assert await told(stream) == {
+            "changed": [
+                {"resource": "resourcequotas", "name": "a"},
+                {"resource": "resourcequotas", "name": "b"},
+                {"resource": "seeds", "name": "eu-1"},
+            ],
+            "more": False,
+        }
+        assert loop.time() - begun < 1.0
+        change(world, "projects", Named(metadata=ObjectMeta(name="alpha")))
+        assert (await told(stream))["changed"] == [{"resource": "projects", "name": "alpha"}]
+    await eventually(lambda: not world.app.events._streams and not world.app.events._of)
+
+
+async def test_many_changes_are_told_by_their_first_names(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_NAMES", 3)
+    async with following(world) as stream:
+        change(world, "resourcequotas", *(quota(f"q{number}", "project", "alpha") for number in range(5)))
+        found = await told(stream)
+        assert (len(found["changed"]), found["more"]) == (3, True)
+        change(world, "resourcequotas", quota("q9", "project", "alpha"))
+        assert await told(stream) == {"changed": [{"resource": "resourcequotas", "name": "q9"}], "more": False}
+
+
+def may(world: World, monkeypatch: pytest.MonkeyPatch, *rights: tuple[str, str]) -> list[tuple[str, str]]:
+    """The verbs and resources that ann has; the list can be changed."""
+    allowed = list(rights)
+
+    async def has(_user: object, right: auth.Right) -> bool:
+        return (right.verb, f"{right.resource}/{right.subresource}".strip("/")) in allowed
+
+    monkeypatch.setattr(world.app.rights, "has", has)
+    return allowed
+
+
+async def test_a_stream_of_one_project_names_only_what_is_of_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    may(world, monkeypatch, ("get", "projects/quotas"))
+    for name in ("alpha", "beta"):
+        world.app.caches.projects.store._set(name, Named(metadata=ObjectMeta(name=name)))
+    async with following(world, "?project=alpha") as stream:
+        change(world, "resourcequotas", quota("of-beta", "project", "beta"), quota("org", "organization", "alpha"))
+        change(world, "seeds", Named(metadata=ObjectMeta(name="eu-1")))
+        change(world, "projects", Named(metadata=ObjectMeta(name="beta")))
+        change(world, "resourcequotas", quota("of-alpha", "project", "alpha"))
+        assert (await told(stream))["changed"] == [{"resource": "resourcequotas", "name": "of-alpha"}]
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("", 403),
+        ("?project=alpha", 404),
+        ("?project=none", 404),
+        ("?organization=acme", 404),
+        ("?project=a&organization=b", 422),
+        ("?project=..", 400),
+        ("?seed=eu-1", 400),
+    ],
+)
+async def test_who_may_not_see_something_may_not_follow_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, query: str, status: int
+) -> None:
+    may(world, monkeypatch)
+    world.app.caches.projects.store._set("alpha", Named(metadata=ObjectMeta(name="alpha")))
+    assert (await world.ask(f"{EVENTS}{query}", token="token-of-ann")).status == status
+    assert (await world.ask(f"{EVENTS}{query}", token="guess")).status == 401
+    assert not world.app.events._streams
+
+
+async def test_seeds_are_named_to_who_may_list_them_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    may(world, monkeypatch, ("list", "resourcequotas"))
+    async with following(world) as stream:
+        change(world, "seeds", Named(metadata=ObjectMeta(name="eu-1")))
+        change(world, "resourcequotas", quota("a", "project", "alpha"))
+        assert (await told(stream))["changed"] == [{"resource": "resourcequotas", "name": "a"}]
+
+
+async def test_a_stream_ends_with_the_right_to_it_or_with_the_token(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(auth, "KEPT_SECONDS", 0.0)
+    allowed = may(world, monkeypatch, ("list", "resourcequotas"))
+    async with following(world) as stream:
+        assert await stream.readuntil(b"\n\n") == b": still here\n\n"
+        allowed.clear()
+        async with asyncio.timeout(PATIENCE):
+            await stream.read()
+    allowed.append(("list", "resourcequotas"))
+    async with following(world) as stream:
+        world.cluster.down = True
+        async with asyncio.timeout(PATIENCE):
+            await stream.read()
+
+
+async def test_streams_are_bounded_by_user_and_for_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound, status in (("MAX_STREAMS_OF_ONE", 429), ("MAX_STREAMS", 503)):
+        with monkeypatch.context() as patched:
+            patched.setattr(events, bound, 1)
+            async with following(world):
+                assert (await world.ask(EVENTS, token="token-of-ann")).status == status
+            await eventually(lambda: not world.app.events._of)
+
+
+async def test_a_replica_that_ends_ends_its_streams_at_once(world: World) -> None:
+    async with following(world) as stream:
+        world.app.events.end()
+        async with asyncio.timeout(PATIENCE):
+            assert await stream.read() == b""
