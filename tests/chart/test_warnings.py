@@ -127,6 +127,16 @@ async def test_an_override_whose_end_has_passed_is_warned_of(warned: Api, until:
         assert [("raises nothing: " + until) in text for text in answer.warnings] == [True] * told
 
 
+async def test_an_override_that_has_ended_is_not_warned_of_at_each_edit(warned: Api) -> None:
+    body = quota("project-ended", {"kind": "project", "name": "ended"}, cpu="64")
+    body["spec"]["overrides"] = [{"until": "2020-01-01T00:00:00Z", "quota": {"cpu": "65"}}]
+    await warned.store(body)
+    patch = {"spec": {"enforcement": "warn"}}
+    answer = await warned.call("PATCH", warned.path(body), patch, content_type=MERGE)
+    assert (answer.status, answer.warnings) == (200, [])
+    await warned.call("DELETE", warned.path(body))
+
+
 async def test_a_quota_of_some_user_clusters_is_not_warned_of(warned: Api) -> None:
     answer = await warned.create(of_namespaces(by_name("In", "cni"), clusters={"matchLabels": {"tier": "prod"}}))
     assert (answer.status, answer.warnings) == (201, [])
