@@ -19,7 +19,8 @@ from cli.seeds.on_master import Held
 from cli.terminal import Column, add_output
 from common.api import account_waits, label_selector
 from common.api.label_selector import LabelSelector
-from common.api.types import SEEDS, Seed, Subject
+from common.api.labels import SETTINGS
+from common.api.types import QUOTA_SETTINGS, SEEDS, CatalogueEntry, Seed, Subject
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota import resources
@@ -30,6 +31,8 @@ from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage
 from master.quotas import staleness
 from master.quotas.override_conditions import text_of
+
+NO_WORDS: Mapping[str, str] = {}
 
 HELP = "show one quota: used and free amounts, its seeds, consumers, denials and problems"
 EXAMPLES = """\
@@ -66,6 +69,7 @@ async def run(options: argparse.Namespace) -> Printed:
         name = quota.metadata.name
         held = await _held(master, options.namespace, name)
         seeds = await _seeds(master)
+        words = await _words(master)
         named = fleet.chosen(options, seeds)
         told = await largest_and_last.ask(master, quota, seeds, named, options.namespace, now)
     try:
@@ -74,7 +78,7 @@ async def run(options: argparse.Namespace) -> Printed:
         if options.output in ("text", "wide"):
             by_name = {seed.metadata.name: seed for seed in seeds}
             most = terminal.width() if options.output == "text" else None
-            said = text(quota, found, held, by_name, known, now, most)
+            said = text(quota, found, held, by_name, known, now, most, words)
         else:
             said = reading.written(plain(quota, found, held, known), options.output)
     except QuantityError as error:
@@ -89,6 +93,20 @@ async def _held(master: Cluster, namespace: str, quota: str) -> dict[str, Held] 
     except (ApiError, Failed):
         return None
     return {seed: by_quota[quota] for seed, by_quota in by_seed.items() if quota in by_quota} or None
+
+
+async def _words(master: Cluster) -> dict[str, str]:
+    """What people call resources, by the catalogue. Who may not read it sees their names."""
+    try:
+        found = await master.get(QUOTA_SETTINGS, SETTINGS)
+    except ApiError:
+        return {}
+    return {each.name: _word(each) for each in found.spec.resources if _word(each)}
+
+
+def _word(entry: CatalogueEntry) -> str:
+    shown = entry.display_name if entry.display_name.lower() != entry.name else ""
+    return f"{shown or entry.name}, in {entry.unit}" if entry.unit else shown
 
 
 async def _seeds(master: Cluster) -> list[Seed]:
@@ -106,9 +124,11 @@ def text(
     known: LargestAndLast,
     now: datetime,
     most: int | None,
+    words: Mapping[str, str] = NO_WORDS,
 ) -> str:
-    """`held`: by seed, from the ledgers; None: the status has to do. `seeds` may lack some. Raises QuantityError."""
-    parts = [_amounts(found, most), _about(quota, found, now, most)]
+    """`held`: by seed, from the ledgers; None: the status has to do. `seeds` may lack some. `words`: what people call
+    resources. Raises QuantityError."""
+    parts = [_amounts(found, words, most), _about(quota, found, now, most)]
     if quota.status.seeds:
         parts.append("\n".join([_seeds_table(quota, held, seeds, now, most), *_waits(quota, most)]))
     parts += [*_consumers(quota, known, now, most), *_denials(quota, known, now, most)]
@@ -147,11 +167,14 @@ def plain(
     }
 
 
-def _amounts(found: Figures, most: int | None) -> str:
+def _amounts(found: Figures, words: Mapping[str, str], most: int | None) -> str:
     """As kubectl describes core quotas."""
     names = list(found.resources)
     heads = ("Resource", "Used", "Hard", "Free", "Reserved")
-    rows = [(name, each.used or "?", each.hard, each.free, each.reserved) for name, each in found.resources.items()]
+    rows = [
+        (f"{name} ({words[name]})" if name in words else name, each.used or "?", each.hard, each.free, each.reserved)
+        for name, each in found.resources.items()
+    ]
     columns = [Column(head, ["-" * len(head), *(row[at] for row in rows)]) for at, head in enumerate(heads)]
     return terminal.fit(columns, most)[0] if names else "it limits nothing"
 

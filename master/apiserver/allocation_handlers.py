@@ -38,8 +38,9 @@ class AllocationHandlers:
 
     async def list_allocations(self, call: Call) -> RouteResponse:
         organization = call.parameters["organization"]
-        await self._visibility.organization(call.user, organization)
         namespace, query = namespace_of(organization), call.query
+        if "projectID" not in query:  # else what one may see of this project decides
+            await self._visibility.organization(call.user, organization)
         seen = await self._listed_projects(call, self._allocations.projects(namespace), query.get("projectID"))
         limit = min(int(query.get("limit", MAX_LIMIT)), MAX_LIMIT)
         listed = self._allocations.listed(
@@ -61,12 +62,10 @@ class AllocationHandlers:
         return await self._create(call, call.parameters["project"])
 
     async def get_allocation(self, call: Call) -> RouteResponse:
-        await self._visibility.organization(call.user, call.parameters["organization"])
         await self._require(call, "get", call.parameters["project"])
         return _versioned(await self._read(call))
 
     async def put_allocation(self, call: Call) -> RouteResponse:
-        await self._visibility.organization(call.user, call.parameters["organization"])
         await self._require(call, "update", call.parameters["project"])
         body: AllocationUpdate = call.body
         wanted = types.resources(body.spec.resources, "/spec/resources")
@@ -88,7 +87,6 @@ class AllocationHandlers:
         raise contended()
 
     async def delete_allocation(self, call: Call) -> RouteResponse:
-        await self._visibility.organization(call.user, call.parameters["organization"])
         await self._require(call, "delete", call.parameters["project"])
         for _ in range(TRIES):
             found = await self._read(call)
@@ -105,7 +103,6 @@ class AllocationHandlers:
 
     async def _create(self, call: Call, project: str) -> RouteResponse:
         organization = call.parameters["organization"]
-        await self._visibility.organization(call.user, organization)
         given: AllocationCreate | list[AllocationCreate] = call.body
         bodies = given if isinstance(given, list) else [given]
         wanted = [
@@ -159,13 +156,22 @@ class AllocationHandlers:
         raise invalid(f"{wanted.at}/metadata/projectID", detail)
 
     async def _require(self, call: Call, verb: str, project: str) -> None:
-        await self._rights.require(call.user, _right(verb, call.parameters["organization"], project))
+        """Who has the right on the project need not see its organization. Raises ProblemError: 404 for one that is not
+        there, and for who sees neither."""
+        organization = call.parameters["organization"]
+        right = _right(verb, organization, project)
+        there = self._caches.organizations.store.get(organization) is not None
+        if not there or not await self._rights.has(call.user, right):
+            await self._visibility.organization(call.user, organization)
+            await self._rights.require(call.user, right)
 
     async def _listed_projects(self, call: Call, projects: set[str], wanted: str | None) -> set[str]:
         """Those of which the user may list the allocations. `wanted`: the only one. Raises ProblemError for none at
         all."""
         organization = call.parameters["organization"]
         everywhere = _right("list", organization)
+        if self._caches.organizations.store.get(organization) is None:
+            await self._visibility.organization(call.user, organization)
         if await self._rights.has(call.user, everywhere):
             return projects if wanted is None else projects & {wanted}
         known = self._caches.projects.store.by_index(BY_ORGANIZATION, organization)
@@ -178,6 +184,7 @@ class AllocationHandlers:
             rights = [self._rights.has(call.user, _right("list", organization, name)) for name in some]
             seen |= {name for name, has in zip(some, await asyncio.gather(*rights), strict=True) if has}
         if not seen:
+            await self._visibility.organization(call.user, organization)
             raise ProblemError(403, f"you need the right: {everywhere}")
         return seen
 

@@ -101,6 +101,9 @@ class Handlers:
             return _versioned(serializers.organization_quotas([written], allocated), [written])
         raise _contended()
 
+    async def list_resource_types(self, _call: Call) -> RouteResponse:
+        return RouteResponse(serializers.resource_types(self._caches.catalogue()))
+
     async def get_project_quota(self, call: Call) -> RouteResponse:
         name = call.parameters["project"]
         await self._visibility.project(call.user, name)

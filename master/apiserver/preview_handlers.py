@@ -62,4 +62,5 @@ class PreviewHandlers:
         quotas = [quota for kind, name in subjects for quota in self._caches.quotas_of(kind, name)]
         if uncounted := [quota.metadata.name for quota in quotas if not quota.status.observed_generation]:
             raise ProblemError(503, f"nothing is counted yet for {', '.join(uncounted)}")
-        return PreviewInput(quotas, list(self._caches.seeds.store.values()), self._clock())
+        seeds, allocated = list(self._caches.seeds.store.values()), self._caches.allocated_types().names
+        return PreviewInput(quotas, seeds, self._clock(), allocated)

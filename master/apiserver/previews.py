@@ -110,11 +110,12 @@ class WhereResult(FitsResult, kw_only=True):
 
 @dataclass(frozen=True)
 class PreviewInput:
-    """The quotas that limit a subject, all seeds, and the time."""
+    """The quotas that limit a subject, all seeds, and the time. `allocated`: types that Allocations have."""
 
     quotas: Sequence[MasterQuota]
     seeds: Sequence[Seed]
     now: datetime
+    allocated: frozenset[str] = frozenset()
 
 
 def subject(asked: FitsRequest | WhereRequest) -> tuple[str, str]:
@@ -143,6 +144,11 @@ def where(known: PreviewInput, asked: WhereRequest) -> WhereResult:
     size = _known(asked.resources, "/resources")
     compared = _compared(known, {name: amount * asked.replicas for name, amount in size.items()})
     found = placing.places([Shaped(quota, size) for quota in known.quotas], known.seeds)
+    if by_allocation := sorted(known.allocated & {name for name, amount in size.items() if amount}):
+        found = placing.where_allocated(found, known.seeds)
+        if not found:
+            lacks = f"no Seed with inCluster counts Allocations, so none can be made of {', '.join(by_allocation)}"
+            compared["message"] = "; ".join(filter(None, (compared["message"], lacks)))
     compared["fits"] = any(each.by_recall is None or each.by_recall >= asked.replicas for each in found)
     return WhereResult(**compared, items=[_readable(each) for each in found])
 

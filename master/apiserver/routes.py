@@ -130,6 +130,15 @@ ROUTES = (
     ),
     Route(
         "GET",
+        "/api/v1/resources",
+        "list_resource_types",
+        "The types of resources of the catalogue, with names and units for people",
+        "What QuotaSettings say of each. Quotas may also limit types that are not in the catalogue.",
+        "Organizations",
+        list[types.ResourceType],
+    ),
+    Route(
+        "GET",
         "/api/v1/organizations/{organization}/quotas",
         "get_organization_quotas",
         "What an organization may use, what of it is used, and what is free",

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from common.api.label_selector import LabelSelector
 from common.api.labels import DEFAULT_LABEL
+from common.api.types import CatalogueEntry
 from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
@@ -75,6 +76,17 @@ class Allocated(AnswerBody, kw_only=True):
     amount: Annotated[int, Meta(ge=0)]
     committed: Annotated[int, Meta(ge=0)]
     reserved: Annotated[int, Meta(ge=0)]
+
+
+class ResourceType(AnswerBody, kw_only=True):
+    """What the catalogue says of a type, for people. `displayName` is the type's name where it has no other. `unit`:
+    what one of it is called; empty for pieces. `countFrom`: Allocations, or Objects."""
+
+    type: Type
+    display_name: str
+    description: str
+    unit: str
+    count_from: str
 
 
 class OrganizationQuotas(AnswerBody, kw_only=True):
@@ -177,6 +189,20 @@ def organization_quotas(quotas: Sequence[MasterQuota], allocations: Mapping[str,
         ],
         allocated=[_allocated(name, use, allocations.get(name, Use())) for name, use in sorted(used.items())],
     )
+
+
+def resource_types(catalogue: Iterable[CatalogueEntry]) -> list[ResourceType]:
+    """By name."""
+    return [
+        ResourceType(
+            type=each.name,
+            display_name=each.display_name or each.name,
+            description=each.description,
+            unit=each.unit,
+            count_from=each.count_from,
+        )
+        for each in sorted(catalogue, key=lambda each: each.name)
+    ]
 
 
 def _allocated(name: str, used: int, allocations: Use) -> Allocated:

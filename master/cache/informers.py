@@ -14,7 +14,7 @@ import msgspec
 from common.api.catalogue import Catalogue
 from common.api.core import SECRETS, Secret
 from common.api.labels import SETTINGS
-from common.api.types import SEEDS, DefaultQuota, QuotaSettingsSpec, Seed
+from common.api.types import SEEDS, CatalogueEntry, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound, Unavailable
 from common.kube.client.meta import Object
@@ -128,6 +128,9 @@ class Caches:
 
     def limits_of(self, organization: str) -> OrganizationLimits:
         return self._limits.of(organization)
+
+    def catalogue(self) -> list[CatalogueEntry]:
+        return self._settings_spec().resources
 
     def overcommit(self) -> Fraction | None:
         """How many times the limit of an organization those of its projects may be together; None: any."""

@@ -45,6 +45,12 @@ def places(shaped: Sequence[Shaped], seeds: Sequence[Seed]) -> list[Place]:
     return sorted(found, key=lambda each: (-_order(each.by_recall), -_order(each.now), each.seed))
 
 
+def where_allocated(found: Sequence[Place], seeds: Sequence[Seed]) -> list[Place]:
+    """Those of the places in which Allocations are made: in the master's own cluster alone."""
+    there = {seed.metadata.name for seed in seeds if seed.spec.in_cluster}
+    return [place for place in found if place.seed in there]
+
+
 def _place(seed: str, state: str, limiting: Sequence[Shaped]) -> Place:
     now, least, limited_by = None, None, ""
     for each in limiting:

@@ -61,6 +61,7 @@ ROUNDS = 20
 NOBODY = "nobody"  # a valid token without any right
 OF_ANOTHER = "of-another"  # an administrator of another organization
 OF_BETA = "of-beta"  # may list and create the allocations of one project
+BETA_ALONE = "beta-alone"  # the same, and may not see its organization
 
 
 @dataclass
@@ -173,12 +174,13 @@ expected-statuses = ["2xx", "3xx", "4xx", "503"]
 """
 
 
-def rights_on_beta() -> list[Json]:
+def rights_on_beta(who: str, *, sees_organization: bool) -> list[Json]:
     """As somebody who looks after one project has them."""
     group = "rbac.authorization.k8s.io"
-    metadata = {"name": OF_BETA, "namespace": "org-acme"}
+    metadata = {"name": who, "namespace": "org-acme"}
+    whole = {"apiGroups": ["seedquota.io"], "resources": ["organizations/quotas"], "verbs": ["get"]}
     rules = [
-        {"apiGroups": ["seedquota.io"], "resources": ["organizations/quotas"], "verbs": ["get"]},
+        *([whole] if sees_organization else []),
         {
             "apiGroups": ["seedquota.io"],
             "resources": ["projects/allocations"],
@@ -186,8 +188,8 @@ def rights_on_beta() -> list[Json]:
             "verbs": ["get", "list", "create"],
         },
     ]
-    subjects = [{"kind": "ServiceAccount", "name": OF_BETA, "namespace": "default"}]
-    reference = {"apiGroup": group, "kind": "Role", "name": OF_BETA}
+    subjects = [{"kind": "ServiceAccount", "name": who, "namespace": "default"}]
+    reference = {"apiGroup": group, "kind": "Role", "name": who}
     return [
         {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
         {
@@ -212,7 +214,7 @@ async def install(server: KubeApiServer) -> None:
             *rights("master-client-ca", USER, "kube-system"),
             *(found for found in manifests.load(roles / "master-api.yaml") if found["kind"] == "Secret"),
             *manifests.load(roles / "api-actors.yaml"),
-            *(service_account(actor) for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA)),
+            *(service_account(actor) for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA, BETA_ALONE)),
             *(bound(actor, actor) for actor in EVERYWHERE),
             *(bound(actor, actor, "org-acme") for actor in IN_THE_ORGANIZATION),
             bound("administrator", OF_ANOTHER, "org-other"),
@@ -225,7 +227,8 @@ async def install(server: KubeApiServer) -> None:
             named("Organization", quota_rfc.ORGANIZATION),
             named("Project", quota_rfc.PROJECT, organization=quota_rfc.ORGANIZATION),
             named("QuotaSettings", "default", resources=CATALOGUE),
-            *rights_on_beta(),
+            *rights_on_beta(OF_BETA, sees_organization=True),
+            *rights_on_beta(BETA_ALONE, sees_organization=False),
         ],
     )
 
@@ -236,7 +239,7 @@ async def shared(control_plane: ControlPlane) -> AsyncIterator[World]:
     server = control_plane.cluster("api-master")
     await install(server)
     world = World(server)
-    for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA):
+    for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA, BETA_ALONE):
         path = f"/api/v1/namespaces/default/serviceaccounts/{actor}/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         world.tokens[actor] = (await world.kube("POST", path, request, 201))["status"]["token"]
@@ -610,6 +613,14 @@ async def test_allocations_are_listed_by_project_page_and_what_one_may_see(world
     for other in ("alpha", "nobodys"):
         assert (await world.call(OF_BETA, "GET", f"{ALLOCATIONS}?projectID={other}")).status == 403
     assert (await world.call(OF_BETA, "GET", f"{OF_ALPHA}/n1")).status == 403
+    assert await ids(BETA_ALONE, "?projectID=beta") == ["n2"]
+    of_beta = "/api/v1/organizations/acme/projects/beta/allocations"
+    assert (await world.call(BETA_ALONE, "GET", f"{of_beta}/n2")).status == 200
+    for path in (ALLOCATIONS, f"{ALLOCATIONS}?projectID=alpha", f"{OF_ALPHA}/n1", f"{OF_ALPHA}/n9"):
+        assert (await world.call(BETA_ALONE, "GET", path)).status == 404, "it sees nothing else of the organization"
+    for path in (ALLOCATIONS, f"{ALLOCATIONS}?projectID=beta", f"{of_beta}/n2"):
+        assert (await world.call(NOBODY, "GET", path)).status == 404
+    assert (await world.call("quota-manager-service", "GET", f"{of_beta.replace('acme', 'nowhere')}/n2")).status == 404
     assert (await world.call("user", "GET", "/api/v1/organizations/acme/projects/beta/allocations/n1")).status == 404
 
 
@@ -927,6 +938,33 @@ async def test_the_page_is_served_to_everybody_and_says_what_browsers_may_do_wit
         assert answer.headers["Content-Security-Policy"] == page.POLICY
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert text == page.html().decode() and FITS in text
+
+
+async def test_the_catalogue_is_shown_with_names_and_units_for_people(world: World) -> None:
+    named = {"displayName": "Servers", "description": "Physical servers", "unit": "server"}
+    listed = [
+        {"name": "servers", **named, "countFrom": "Allocations"},
+        *(e for e in CATALOGUE if e["name"] != "servers"),
+    ]
+    path = "/apis/seedquota.io/v1alpha1/quotasettings/default"
+    await world.kube("PATCH", path, {"spec": {"resources": listed}})
+
+    async def shown() -> None:
+        found = (await world.call("reader", "GET", "/api/v1/resources")).body
+        assert [each["type"] for each in found] == ["clusters", "gpus", "servers"]
+        assert found[2] == {"type": "servers", **named, "countFrom": "Allocations"}
+        assert found[1] == {
+            "type": "gpus",
+            "displayName": "gpus",
+            "description": "",
+            "unit": "",
+            "countFrom": "Allocations",
+        }
+
+    try:
+        await until(shown, 30)
+    finally:
+        await world.kube("PATCH", path, {"spec": {"resources": CATALOGUE}})
 
 
 async def test_a_decision_is_said_to_be_on_a_seed(world: World) -> None:

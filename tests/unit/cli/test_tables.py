@@ -15,7 +15,7 @@ from cli.doctor import findings, report, signs
 from cli.doctor.report import Report
 from cli.largest_and_last import LargestAndLast, Told
 from cli.seeds.on_master import Held
-from common.api.types import AccountWait, UserCluster
+from common.api.types import AccountWait, CatalogueEntry, UserCluster
 from common.quota import resources
 from master.cache.objects import MasterQuota, SeedUsage
 from tests.unit.quota_examples import (
@@ -108,6 +108,26 @@ def test_what_describe_tells_programs_has_the_ledgers_amounts_or_none() -> None:
 
     assert granted(None) == [{"cpu": "20"}, {"cpu": "44", "memory": "240Gi"}]
     assert granted({"us-1": Held({}, known=False), "eu-1": HELD["us-1"]["project-alpha"]}) == [None, {"cpu": "24"}]
+
+
+def test_describe_shows_what_people_call_a_resource() -> None:
+    words = {"gpus": "Graphics cards, in card"}
+    known = largest_and_last.known(GPUS, Told())
+    text = describe.text(GPUS, figures.of_quota(GPUS), None, {}, known, NOW, None, words)
+    assert [line.split("  ")[0] for line in text.splitlines()[:4]] == [
+        "Resource",
+        "--------",
+        "cpu",
+        "gpus (Graphics cards, in card)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("display", "unit", "word"),
+    [("Servers", "", ""), ("Servers", "server", "servers, in server"), ("Licences", "", "Licences"), ("", "", "")],
+)
+def test_a_name_for_people_is_shown_where_it_says_more_than_the_name(display: str, unit: str, word: str) -> None:
+    assert describe._word(CatalogueEntry(name="servers", display_name=display, unit=unit)) == word
 
 
 def test_describe_shows_what_a_seed_holds_to_the_thousandth() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from common.api.types import Seed
+from common.api.types import Seed, SeedSpec
 from master.apiserver import previews
 from master.apiserver.previews import Calculation, FitsRequest, PreviewInput, WhereRequest
 from master.apiserver.problem import ProblemError
@@ -43,6 +43,27 @@ def test_what_fits_exactly_fits_and_a_thousandth_more_is_short() -> None:
     (short,) = found.shortages
     assert (short.requested, short.used, short.limit, short.short) == ("2501m", "1500m", "4", "1m")
     assert (found.fits, found.message) == (False, "q: cpu short by 1m")
+
+
+def test_what_allocations_have_can_be_had_where_these_are_made() -> None:
+    present = counted({"servers": 9, "cpu": 9}, {"servers": 4, "cpu": 0})
+    own = msgspec.structs.replace(seed("own", "", CONNECTED), spec=SeedSpec(in_cluster=True))
+
+    def asked(*seeds: Seed, **resources: int) -> previews.WhereResult:
+        return previews.where(
+            PreviewInput([present], seeds, NOW, frozenset({"servers", "gpus"})),
+            msgspec.convert({"resources": resources, "replicas": 5}, WhereRequest),
+        )
+
+    found = asked(*SEEDS, own, servers=1)
+    assert ([each.seed for each in found.items], found.fits) == (["own"], True)
+    assert {each.seed for each in asked(*SEEDS, own, cpu=1, servers=0).items} == {
+        "own",
+        *(s.metadata.name for s in SEEDS),
+    }
+    nowhere = asked(*SEEDS, gpus=1)
+    assert (nowhere.items, nowhere.fits) == ([], False)
+    assert nowhere.message == "no Seed with inCluster counts Allocations, so none can be made of gpus"
 
 
 def test_what_has_no_limit_or_is_never_counted_is_never_short() -> None:
