@@ -770,7 +770,8 @@ async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World)
         "subjectHumanReadableName": "Alpha",
         "isDefault": False,
         "quota": {"cpu": "4", "memory": "8Gi"},
-        "status": {"globalUsage": {}, "reserved": {}},
+        "overrides": [],
+        "status": {"hard": {"cpu": "4", "memory": "8Gi"}, "globalUsage": {}, "reserved": {}},
         "asOf": "",
         "stale": True,
     }
