@@ -45,15 +45,16 @@ def quota_name(allocation: str) -> str:
 
 def desired_spec(allocation: QuotaAllocation) -> dict[str, object]:
     """Whole: what somebody added to the quota's goes."""
-    limits = allocation.spec.get("allocation")
+    limits, clusters = allocation.spec.get("allocation"), allocation.spec.get("clusters")
     return {
         "subject": {
             "kind": "namespaces",
             "selector": allocation.spec.get("selector"),
+            **({"clusters": clusters} if clusters is not None else {}),
             "counts": RESOURCE_QUOTAS_ALONE,
         },
         "quota": limits.get("hard") if isinstance(limits, dict) else None,
-        "enforcement": "deny",
+        "enforcement": allocation.spec.get("enforcement", "deny"),
         "warnAtPercent": 90,
     }
 

@@ -437,6 +437,7 @@ async def test_what_was_migrated_is_taken(api, system) -> None:
 LOST = seed(state="Lost", confirmLost="its machines are gone")
 IMMUTABLE_SUBJECT = "the subject cannot be changed; create another quota for the other subject, then delete this one"
 IMMUTABLE_SCOPES = "scopes cannot be changed; create another quota with the other scopes, then delete this one"
+IMMUTABLE_CLUSTERS = "clusters cannot be changed; create another allocation for the other clusters"
 IMMUTABLE_ORGANIZATION = "a project's organization can be set once and not be changed or removed later"
 NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluster again under a new name"
 
@@ -475,6 +476,7 @@ NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluste
         (named(namespaces(), "s5"), {"subject": {"clusters": None}}, "spec.subject", IMMUTABLE_SUBJECT),
         (named(namespaces(), "s6"), {"scopes": ["Terminating"]}, "spec", IMMUTABLE_SCOPES),
         (named(namespaces(), "s7"), {"scopeSelector": None}, "spec", IMMUTABLE_SCOPES),
+        (allocation(pods="1"), {"clusters": {"matchLabels": {"tier": "prod"}}}, "spec", IMMUTABLE_CLUSTERS),
         (
             named(overridden({"cpu": "128"}), "s8"),
             {"overrides": [{"until": NOW, "quota": {"cpu": "32"}}]},

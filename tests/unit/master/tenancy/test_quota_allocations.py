@@ -114,6 +114,18 @@ async def test_an_allocation_gets_a_quota_that_counts_resource_quotas(master: Ma
     assert (owner.kind, owner.name, owner.uid) == ("ResourceQuotaAllocation", "ann", "ann-uid")
 
 
+async def test_the_quota_is_narrowed_to_clusters_and_warns_as_the_allocation_says() -> None:
+    clusters = {"matchLabels": {"tier": "prod"}}
+    made = Master()
+    there = allocation()
+    there = msgspec.structs.replace(there, spec={**there.spec, "clusters": clusters, "enforcement": "warn"})
+    made.put("resourcequotaallocations", there)
+    await made.look()
+    assert made.quota is not None
+    subject = {"kind": "namespaces", "selector": SELECTOR, "clusters": clusters, "counts": "ResourceQuotas"}
+    assert (made.quota.spec["subject"], made.quota.spec["enforcement"]) == (subject, "warn")
+
+
 async def test_the_quota_follows_the_allocation_and_is_restored(master: Master) -> None:
     master.put("resourcequotaallocations", allocation(generation=2, pods="60"))
     await master.look()
