@@ -18,12 +18,13 @@ UV := uv==0.13.9
 COMPILE := $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-annotate --no-header --no-strip-extras $(if $(UPGRADE),--upgrade)
 EXAMPLES ?= 5000
+SCRIPTS := master/page/static/vendor
 PYTEST_ARGUMENTS := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Programs that are started again and again are compiled once, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 
-.PHONY: demo test lint-beside every-test unit coverage lint fmt bench fuzz sim chaos e2e clean lock wheel wheels plugin image charts charts-sync help
+.PHONY: demo test lint-beside every-test unit coverage lint fmt bench fuzz sim chaos e2e clean lock wheel wheels plugin image charts charts-sync scripts help
 
 help:
 	@echo "make demo         the whole way on real control planes, narrated (KEEP=1 leaves it running)"
@@ -40,6 +41,7 @@ help:
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
 	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters, ONLY=power_cut"
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml; UPGRADE=1 takes newer versions"
+	@echo "make scripts      copy the scripts of the page into $(SCRIPTS), as devcluster/page-scripts/package-lock.json has them"
 	@echo "make wheel        build the wheel of the programs in dist"
 	@echo "make plugin       build what krew installs as kubectl seedquota in dist: archives, and a manifest that names them below URL=..."
 	@echo "make wheels       see that each package of requirements.lock has a wheel for amd64 and for arm64"
@@ -123,6 +125,12 @@ lock:
 	@$(PYTHON) -m venv $(VENV)/lock && $(VENV)/lock/bin/pip install --quiet --disable-pip-version-check $(UV)
 	@$(COMPILE) pyproject.toml --output-file requirements.lock
 	@$(COMPILE) --group dev --constraint requirements.lock pyproject.toml --output-file requirements-dev.lock
+
+# The scripts of the page are checked in, so that a wheel is built without npm. npm compares what it fetches with its lock.
+scripts:
+	@cd devcluster/page-scripts && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@cd $(SCRIPTS) && cp $(addprefix $(CURDIR)/devcluster/page-scripts/node_modules/,htmx.org/dist/htmx.min.js \
+	  idiomorph/dist/idiomorph-ext.min.js) . && sha512sum *.js > SHA512SUMS
 
 # The same content gives the same file: hatchling takes its times from here.
 export SOURCE_DATE_EPOCH ?= 315532800

@@ -17,10 +17,10 @@ from pathlib import Path
 
 USER = 65532
 NOT_NEEDED = {
-    "__pycache__", "ensurepip", "idlelib", "lib2to3", "pip", "pydoc_data", "site-packages", "dist-packages", "sqlite3",
+    "__pycache__", "ensurepip", "idlelib", "lib2to3", "pip", "pydoc_data", "site-packages", "dist-packages",
     "test", "tests", "tkinter", "turtledemo", "venv",
 }  # fmt: skip
-NOT_LOADED = ("_tkinter.", "_sqlite3.", "_curses", "_dbm.", "_gdbm.", "readline.", "_test", "_ctypes_test", "xx")
+NOT_LOADED = ("_tkinter.", "_curses", "_dbm.", "_gdbm.", "readline.", "_test", "_ctypes_test", "xx")
 LOADED_BY_NAME = ("libgcc_s.so.1",)  # by glibc, when a thread ends
 FILES = {
     "etc/passwd": f"seedquota:x:{USER}:{USER}::/:/nonexistent\n",

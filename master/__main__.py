@@ -7,6 +7,7 @@ import secrets
 import socket
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from prometheus_client import REGISTRY
@@ -21,7 +22,11 @@ from common.runtime.waiting import first_of
 from common.server import program
 from common.server.program import Program
 from master.apiserver.server import ApiServer
+from master.history.sampler import Sampler
 from master.manager import LEASE, Master
+from master.page.app import Page
+from master.page.navigation import prefix_of
+from master.page.session_key import SessionKey
 from master.reporting.metrics import MasterMetrics
 
 DESCRIPTION = (
@@ -48,6 +53,19 @@ class MasterOptions(CommonOptions):
             "DNS names and IP addresses of the HTTP API, for its certificate; not set: seedquota-master.NAMESPACE.svc",
         ),
     ] = ()
+    page: Annotated[str, Flag(flags.choice("on", "off"), "the web page, beside the HTTP API: on or off")] = "on"
+    page_url: Annotated[
+        str | None,
+        Flag(
+            flags.https_url,
+            "address under which people reach the page, such as https://quota.example.com/seedquota; not set: at the "
+            "root of whatever address they use",
+        ),
+    ] = None
+    history_file: Annotated[
+        Path | None,
+        Flag(flags.path, "SQLite file with the use of the last 30 days, for the page; not set: none is kept"),
+    ] = None
 
 
 async def connect(given: MasterOptions) -> Cluster:
@@ -77,14 +95,22 @@ async def serve(running: Program, given: MasterOptions) -> None:
     work = [master.run(), running.stop.wait()]
     if given.api_address is not None:
         names = given.api_names or (f"seedquota-master.{given.namespace}.svc",)
+        key = SessionKey(cluster, given.namespace)
+        history = Sampler(master.caches, given.history_file) if given.history_file is not None else None
+        page = Page(lambda: key.sealer, prefix_of(given.page_url or ""), history)
         api = ApiServer(
             cluster,
             master.caches,
             given.namespace,
             given.api_address,
             names,
+            mount=page.mount if given.page == "on" else lambda _app: None,
             stopping=lambda: running.health.stopping,
         )
+        if given.page == "on":
+            work.append(key.run())
+            if history is not None:
+                work.append(history.run())
         running.health.add("api", api.not_ready)
         work.append(api.run())
     try:

@@ -40,6 +40,7 @@ LONGEST = (
     "chart/test_installation.py",
     "integration/test_rights.py",
     "integration/test_tutorial.py",
+    "integration/page",
     "integration/test_core_quotas.py",
     "integration/test_webhook_configuration.py",
     "integration/test_devcluster.py",

@@ -7,17 +7,23 @@ import heapq
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from common.api.types import ALLOCATIONS, Allocation
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 
+K = TypeVar("K")
+
 BY_ID = "id"  # of the thing that it is for
 
 
 _Group = tuple[str, str]
 """A project, and the kind of what is allocated for."""
+
+_Key = tuple[str, str]
+"""A namespace and a project."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class AllocationCache:
             on_change=self._changed,
         )
         self._use: dict[str, dict[str, Use]] = {}
+        self._use_of: dict[_Key, dict[str, Use]] = {}
         self._names: dict[str, dict[_Group, list[str]]] = {}  # by namespace, sorted
         self._expected: dict[str, set[asyncio.Future[tuple[str, str]]]] = {}
 
@@ -95,6 +102,10 @@ class AllocationCache:
         """Sums by type; one that is not there is not allocated."""
         return self._use.get(namespace, {})
 
+    def use_of(self, namespace: str, project: str) -> Mapping[str, Use]:
+        """As `use`, of one project."""
+        return self._use_of.get((namespace, project), {})
+
     def expect(self, namespace: str, name: str) -> asyncio.Future[tuple[str, str]]:
         """When the Allocation comes: its uid, and the name of one that is there for the same thing, if there is one."""
         arrival: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
@@ -116,18 +127,10 @@ class AllocationCache:
         elif change.old is not None and change.new is None:
             self._forget_name(change.old)
         for found, sign in ((change.old, -1), (change.new, 1)):
-            if found is None:
-                continue
-            sums = self._use.setdefault(found.metadata.namespace, {})
-            for each in found.spec.resources:
-                old = sums.get(each.type, Use())
-                new = Use(old.committed + sign * each.committed, old.reserved + sign * each.reserved)
-                if new == Use():
-                    sums.pop(each.type, None)
-                else:
-                    sums[each.type] = new
-            if not sums:
-                del self._use[found.metadata.namespace]
+            if found is not None:
+                namespace = found.metadata.namespace
+                _sum_up(self._use, namespace, found, sign)
+                _sum_up(self._use_of, (namespace, found.spec.project), found, sign)
 
     def _name(self, new: Allocation) -> None:
         """An API server lets nobody change what is the group."""
@@ -151,6 +154,20 @@ class AllocationCache:
         for arrival in waiting:
             if not arrival.done():
                 arrival.set_result((new.metadata.uid, other))
+
+
+def _sum_up(all_sums: dict[K, dict[str, Use]], key: K, found: Allocation, sign: int) -> None:
+    """`sign`: -1 takes it away."""
+    sums = all_sums.setdefault(key, {})
+    for each in found.spec.resources:
+        old = sums.get(each.type, Use())
+        new = Use(old.committed + sign * each.committed, old.reserved + sign * each.reserved)
+        if new == Use():
+            sums.pop(each.type, None)
+        else:
+            sums[each.type] = new
+    if not sums:
+        del all_sums[key]
 
 
 def _id(namespace: str, id: str) -> str:

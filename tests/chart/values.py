@@ -108,6 +108,11 @@ OBJECTS: dict[str, object] = {
 OF_A_MASTER: dict[str, dict[str, object]] = {
     **BOTH,
     "api": {"api": {"enabled": True, "names": ["quotas.example.com"]}, "networkPolicy": {"enabled": True}},
+    "page": {
+        "api": {"enabled": True},
+        "page": {"url": "https://quota.example.com/seedquota", "history": {"sizeLimit": "64Mi"}},
+    },
+    "without-page": {"api": {"enabled": True}, "page": {"enabled": False}},
     "fitted": {**FITTED, "api": {"enabled": True, "port": 10250}},
     "objects": OBJECTS,
 }

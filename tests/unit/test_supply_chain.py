@@ -46,7 +46,10 @@ def test_the_wheel_has_the_programs_and_neither_devcluster_nor_tests(wheel: Path
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PRODUCT)
     others = [name for name in names if ".dist-info/" not in name and not name.endswith(".py")]
-    assert all(name.endswith(".yaml") for name in others)
+    of_page = [name for name in others if name.startswith(("master/page/templates/", "master/page/static/"))]
+    assert all(name.endswith(".yaml") for name in others if name not in of_page)
+    for needed in ("templates/base.html", "static/page.css", "static/vendor/htmx.min.js", "static/vendor/LICENSE-htmx"):
+        assert f"master/page/{needed}" in of_page
     assert "pytest" not in metadata and "Provides-Extra" not in metadata
 
 

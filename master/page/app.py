@@ -1,0 +1,98 @@
+"""The pages, mounted in the application of the HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from aiohttp import web
+
+from common.server.access_reviews import User
+from common.server.web_server import ask_later
+from master.apiserver.app import API
+from master.apiserver.encoding import takes_gzip
+from master.apiserver.reading import field
+from master.history.sampler import Sampler
+from master.page.answering import Answering
+from master.page.assets import assets
+from master.page.handlers import Asked, Handler, Pages
+from master.page.rendering import HEADERS
+from master.page.session import Sealer
+from master.page.sign_in import SignIn
+
+_NAME = "{name:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?}"
+_YEAR = 365 * 86400  # seconds: the address of a file changes with it
+
+
+class Page:
+    """`mount` is for an App of the HTTP API. `sealer`: returns None while there is no key yet. `prefix`: of all
+    addresses, where people reach the page below a path. `history`: None: none is kept."""
+
+    def __init__(self, sealer: Callable[[], Sealer | None], prefix: str = "", history: Sampler | None = None) -> None:
+        self._history = history
+        self._answering = Answering(sealer, prefix)
+        self._sign_in = SignIn(self._answering)
+
+    def mount(self, application: web.Application) -> None:
+        api, router = application[API], application.router
+        api.session = self._token
+        pages = Pages(api.caches, api.allocations, api.rights, self._history)
+        shown: Mapping[str, Handler] = {
+            "/": pages.overview,
+            "/start": pages.start,
+            "/quotas": pages.quotas,
+            f"/quotas/{_NAME}": pages.quota,
+            f"/projects/{_NAME}": pages.project,
+            f"/organizations/{_NAME}": pages.organization,
+            "/seeds": pages.seeds,
+            f"/seeds/{_NAME}": pages.seed,
+            "/settings": pages.settings,
+        }
+        guarded = self._answering.guarded
+        for path, handler in shown.items():
+            router.add_get(path, guarded(partial(self._page, handler)))
+        kinds = "/{kind:quotas|projects|organizations|seeds|settings}"
+        router.add_get(f"{kinds}/{_NAME}/yaml", guarded(partial(self._yaml, pages)))
+        router.add_get("/open", guarded(partial(self._open, pages)))
+        router.add_get("/sign-in", guarded(self._sign_in.ask))
+        router.add_post("/sign-in", guarded(self._sign_in.with_token), expect_handler=ask_later)
+        router.add_post("/sign-out", guarded(self._sign_in.out), expect_handler=ask_later)
+        router.add_get("/assets/{digest}/{file}", guarded(self._asset))
+
+    def _token(self, request: web.Request) -> str | None:
+        session = self._answering.session(request)
+        return session.token if session is not None else None
+
+    async def _page(self, handler: Handler, request: web.Request) -> web.Response:
+        async with request.app[API].viewer(request) as user:
+            return self._answering.shown(request, user, await handler(_asked(request, user)))
+
+    async def _yaml(self, pages: Pages, request: web.Request) -> web.Response:
+        async with request.app[API].viewer(request) as user:
+            text = await pages.yaml(_asked(request, user))
+        return web.Response(text=text, content_type="text/plain", headers=HEADERS)
+
+    async def _open(self, pages: Pages, request: web.Request) -> web.Response:
+        async with request.app[API].viewer(request) as user:
+            return self._answering.redirect(await pages.open(_asked(request, user)))
+
+    async def _asset(self, request: web.Request) -> web.Response:
+        """Of the files that there are, by name. Whoever has an old address gets the file of now, for a short time."""
+        asset = assets().get(request.match_info["file"])
+        if asset is None:
+            raise web.HTTPNotFound
+        lasting = request.match_info["digest"] == asset.digest
+        headers = {
+            "X-Content-Type-Options": "nosniff",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Vary": "Accept-Encoding",
+            "Cache-Control": f"public, max-age={_YEAR}, immutable" if lasting else "no-cache",
+            "Content-Type": asset.media_type,
+        }
+        if takes_gzip(field(request, "Accept-Encoding")):
+            return web.Response(body=asset.compressed, headers={**headers, "Content-Encoding": "gzip"})
+        return web.Response(body=asset.content, headers=headers)
+
+
+def _asked(request: web.Request, user: User) -> Asked:
+    return Asked(user, request.match_info, request.query)

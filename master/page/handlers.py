@@ -1,0 +1,286 @@
+"""What each page is made of: the viewer's rights first, then a view of what the caches have. Nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from common.api.labels import SETTINGS
+from common.api.types import SEEDS
+from common.kube.client.resource import Resource
+from common.kube.controller.reflector import Reflector
+from common.server.access_reviews import User
+from master.apiserver import serializers
+from master.apiserver.auth import Right, Rights
+from master.apiserver.problem import ProblemError
+from master.apiserver.routes import NAME
+from master.apiserver.visibility import Visibility, namespace_of
+from master.cache.allocations import AllocationCache, Use
+from master.cache.informers import Caches
+from master.cache.objects import MASTER_QUOTAS, ORGANIZATIONS, PROJECTS, QUOTA_SETTINGS, MasterQuota
+from master.history.sampler import Sampler
+from master.page.views import organization, overview, plots, project, quota, quotas, seeds, settings
+from master.page.views.yaml_text import yaml_text
+from master.quotas import staleness
+
+_LIST_QUOTAS = Right(verb="list", resource="resourcequotas")
+_LIST_SEEDS = Right(verb="list", resource="seeds")
+_GET_SETTINGS = Right(verb="get", resource="quotasettings", name=SETTINGS)
+EVENTS = "/api/v1/events"
+AT_ONCE = 16  # rights that are asked for at a time
+
+_KINDS: Mapping[str, Resource[Any]] = {
+    "quotas": MASTER_QUOTAS,
+    "projects": PROJECTS,
+    "organizations": ORGANIZATIONS,
+    "seeds": SEEDS,
+    "settings": QUOTA_SETTINGS,
+}
+"""Whose YAML is shown, by the first part of its address."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A template and its values. The same is shown by `command`, one of kubectl, by `call` of the HTTP API, and at the
+    address `yaml`. `events`: what is followed so that the page stays up to date; empty: nothing. `about`: the
+    only object whose changes matter to it, as `resourcequotas/NAME`."""
+
+    template: str
+    title: str
+    values: Mapping[str, object]
+    command: str = ""
+    call: str = ""
+    yaml: str = ""
+    events: str = EVENTS
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`names`: of the address. `query`: what follows it."""
+
+    user: User
+    names: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+
+
+Handler = Callable[[Asked], Awaitable[Shown]]
+
+
+class Pages:
+    """Each raises ProblemError: 404 also for what the viewer may not see."""
+
+    def __init__(
+        self,
+        caches: Caches,
+        allocations: AllocationCache,
+        rights: Rights,
+        history: Sampler | None = None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`history`: None: none is kept."""
+        self._history = history
+        self._caches = caches
+        self._allocations = allocations
+        self._rights = rights
+        self._visibility = Visibility(caches, rights)
+        self._clock = clock
+        self._rows = quotas.Rows()
+
+    async def overview(self, asked: Asked) -> Shown:
+        may_quotas, may_seeds = [await self._rights.has(asked.user, each) for each in (_LIST_QUOTAS, _LIST_SEEDS)]
+        if not may_quotas or not may_seeds:
+            return await self.start(asked)
+        found = self._caches.quotas.store.values()
+        known = self._caches.seeds.store.values()
+        view = overview.overview(found, self._rows.of(found), known, self._clock())
+        return Shown("overview.html", "Overview", {"view": view}, "kubectl seedquota top", "GET /api/v2/quotas")
+
+    async def start(self, asked: Asked) -> Shown:
+        """For whoever sees projects and organizations only: of these not even a list of names is told."""
+        may_quotas, may_seeds = [await self._rights.has(asked.user, each) for each in (_LIST_QUOTAS, _LIST_SEEDS)]
+        return Shown("start.html", "Your quotas", {"may_quotas": may_quotas, "may_seeds": may_seeds}, events="")
+
+    async def quotas(self, asked: Asked) -> Shown:
+        await self._rights.require(asked.user, _LIST_QUOTAS)
+        wanted = quotas.read_filter(asked.query)
+        view = quotas.listed(self._rows.of(self._caches.quotas.store.values()), wanted)
+        silent = staleness.silence_of_master(self._caches.seeds.store.values(), self._clock())
+        values = {"view": view, "states": quotas.STATES, "kinds": quotas.KINDS, "silent": silent}
+        return Shown("quotas.html", "Quotas", values, "kubectl seedquota top", "GET /api/v2/quotas")
+
+    async def quota(self, asked: Asked) -> Shown:
+        found = await self._quota(asked)
+        name = found.metadata.name
+        view = quota.page(
+            found,
+            self._caches.seeds.store.values(),
+            self._clock(),
+            made_from=serializers.made_of(found),
+            version=serializers.version([found]),
+        )
+        may_edit = await self._rights.has(asked.user, Right(verb="update", resource="resourcequotas", name=name))
+        return Shown(
+            "quota.html",
+            name,
+            {"view": view, "may_edit": may_edit, "plots": await self._plots([found])},
+            f"kubectl seedquota describe {name}",
+            f"GET /api/v2/quotas/{name}",
+            f"/quotas/{name}/yaml",
+            about=f"resourcequotas/{name}",
+        )
+
+    async def project(self, asked: Asked) -> Shown:
+        name = asked.names["name"]
+        of = await self._visibility.project(asked.user, name)
+        if of and not await self._sees_organization(asked.user, of):
+            of = ""
+        found = self._caches.quotas_of("project", name)
+        shown = self._combined(found) if found else None
+        view = project.page(name, self._display_name("project", name), of, shown, self._clock())
+        may_quota = await self._may_get_quotas(asked.user, found)
+        values = {"view": view, "plots": await self._plots(found), "may_quota": may_quota}
+        return Shown(
+            "project.html",
+            name,
+            values,
+            f"kubectl seedquota describe {view.quota}" if may_quota and view.quota else "",
+            f"GET /api/v2/projects/{name}/quota",
+            f"/projects/{name}/yaml",
+            f"{EVENTS}?project={name}",
+        )
+
+    async def organization(self, asked: Asked) -> Shown:
+        name = asked.names["name"]
+        await self._visibility.organization(asked.user, name)
+        found = self._caches.quotas_of("organization", name)
+        use = self._allocations.use(namespace_of(name))
+        types = {type: use.get(type, Use()) for type in sorted(self._caches.allocated_types().names)}
+        visible = await self._allocating_projects(asked.user, name)
+        view = organization.page(
+            name,
+            self._display_name("organization", name),
+            [each.metadata.name for each in found] if await self._may_get_quotas(asked.user, found) else [],
+            serializers.organization_quotas(found, types),
+            {each: self._allocations.use_of(namespace_of(name), each) for each in visible},
+            {each: self._display_name("project", each) for each in visible},
+            serializers.version(found),
+        )
+        return Shown(
+            "organization.html",
+            name,
+            {"view": view},
+            f"kubectl get allocations -n {namespace_of(name)}",
+            f"GET /api/v1/organizations/{name}/quotas",
+            f"/organizations/{name}/yaml",
+            f"{EVENTS}?organization={name}",
+        )
+
+    async def seeds(self, asked: Asked) -> Shown:
+        await self._rights.require(asked.user, _LIST_SEEDS)
+        rows = seeds.rows(self._caches.seeds.store.values(), self._clock())
+        return Shown("seeds.html", "Seeds", {"rows": rows}, "kubectl get sqseed")
+
+    async def seed(self, asked: Asked) -> Shown:
+        name = asked.names["name"]
+        found = self._caches.seeds.store.get(name)
+        if not await self._may_get(asked.user, "seeds", name) or found is None:
+            raise ProblemError(404, f"there is no seed {name}, or you cannot see it")
+        may_quotas = await self._rights.has(asked.user, _LIST_QUOTAS)
+        known = self._caches.quotas.store.values() if may_quotas else []
+        values = {"view": seeds.page(found, known, self._clock()), "may_quotas": may_quotas}
+        return Shown("seed.html", name, values, f"kubectl describe sqseed {name}", "", f"/seeds/{name}/yaml")
+
+    async def settings(self, asked: Asked) -> Shown:
+        await self._rights.require(asked.user, _GET_SETTINGS)
+        await self._rights.require(asked.user, _LIST_QUOTAS)
+        view = settings.page(
+            self._caches.settings.store.get(SETTINGS),
+            self._caches.quotas.store.values(),
+            self._caches.projects.store.keys(),
+            self._caches.organizations.store.keys(),
+        )
+        command = "kubectl get sqset default -o yaml"
+        return Shown("settings.html", "Settings", {"view": view}, command, "", "/settings/default/yaml")
+
+    async def yaml(self, asked: Asked) -> str:
+        """Whoever may get the object with kubectl reads it here."""
+        kind, name = asked.names["kind"], asked.names["name"]
+        resource = _KINDS[kind]
+        stores: Mapping[str, Reflector[Any]] = {
+            "quotas": self._caches.quotas,
+            "projects": self._caches.projects,
+            "organizations": self._caches.organizations,
+            "seeds": self._caches.seeds,
+            "settings": self._caches.settings,
+        }
+        found = stores[kind].store.get(name)
+        if not await self._may_get(asked.user, resource.plural, name) or found is None:
+            raise ProblemError(404, f"there is no {resource.kind} {name}, or you cannot see it")
+        return yaml_text(resource, found)
+
+    async def open(self, asked: Asked) -> str:
+        """The address of what somebody named."""
+        kind, name = asked.query.get("kind", ""), asked.query.get("name", "").strip()
+        if kind not in ("projects", "organizations") or not NAME.fullmatch(name):
+            raise ProblemError(
+                404, "give the name of a project or of an organization: small letters, digits and dashes"
+            )
+        return f"/{kind}/{name}"
+
+    async def _quota(self, asked: Asked) -> MasterQuota:
+        name = asked.names["name"]
+        found = self._caches.quotas.store.get(name)
+        if not await self._may_get(asked.user, "resourcequotas", name) or found is None:
+            raise ProblemError(404, f"there is no quota {name}, or you cannot see it")
+        return found
+
+    async def _may_get(self, user: User, resource: str, name: str) -> bool:
+        return await self._rights.has(user, Right(verb="get", resource=resource, name=name))
+
+    async def _may_get_quotas(self, user: User, found: Sequence[MasterQuota]) -> bool:
+        return bool(found) and all([await self._may_get(user, "resourcequotas", each.metadata.name) for each in found])
+
+    async def _sees_organization(self, user: User, name: str) -> bool:
+        try:
+            await self._visibility.organization(user, name)
+        except ProblemError as problem:
+            if problem.status == 404:
+                return False
+            raise
+        return True
+
+    async def _allocating_projects(self, user: User, organization: str) -> list[str]:
+        """Those whose allocations the viewer may list, as the HTTP API lists them."""
+        namespace = namespace_of(organization)
+
+        def right(project: str = "") -> Right:
+            return Right(verb="list", resource="projects", subresource="allocations", name=project, namespace=namespace)
+
+        names = sorted(self._allocations.projects(namespace))
+        if await self._rights.has(user, right()):
+            return names
+        seen = []
+        for begin in range(0, len(names), AT_ONCE):
+            some = names[begin : begin + AT_ONCE]
+            having = await asyncio.gather(*(self._rights.has(user, right(name)) for name in some))
+            seen += [name for name, has in zip(some, having, strict=True) if has]
+        return seen
+
+    async def _plots(self, found: Sequence[MasterQuota]) -> list[plots.Plot]:
+        """Of the one quota; of several that limit one subject there is none."""
+        if self._history is None or len(found) != 1:
+            return []
+        return plots.plots(await self._history.points(found[0]), self._clock())
+
+    def _combined(self, found: Sequence[MasterQuota]) -> serializers.Quota:
+        silence = staleness.silence_of_master(self._caches.seeds.store.values(), self._clock())
+        return serializers.combined(found, silence)
+
+    def _display_name(self, kind: str, name: str) -> str:
+        known = self._caches.projects if kind == "project" else self._caches.organizations
+        found = known.store.get(name)
+        return str(found.spec.get("displayName", "")) if found is not None else ""

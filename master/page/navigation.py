@@ -1,0 +1,22 @@
+"""Where a browser may be sent. Pure."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+_PATH = re.compile(r"/(?![/\\])[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,1000}")
+
+
+def safe_path(wanted: str) -> str:
+    """A path of this page, without its prefix; the first page for everything else. Browsers read `//host` and `/\\host`
+    as another host, and drop tabs and line ends before they look."""
+    if not _PATH.fullmatch(wanted):
+        return "/"
+    parts = urlsplit(wanted)
+    return wanted if not parts.scheme and not parts.netloc else "/"
+
+
+def prefix_of(url: str) -> str:
+    """Of the address under which people reach the page: "/seedquota" of https://example.com/seedquota/."""
+    return urlsplit(url).path.rstrip("/")

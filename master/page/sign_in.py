@@ -1,0 +1,98 @@
+"""Signing in with a token, and signing out."""
+
+from __future__ import annotations
+
+import base64
+import time
+
+import msgspec
+from aiohttp import web
+
+from master.apiserver.app import API
+from master.apiserver.auth import from_another_site
+from master.apiserver.problem import ProblemError
+from master.page.answering import Answering, forget, remember
+from master.page.forms import read_form
+from master.page.navigation import safe_path
+from master.page.session import TooLongError
+
+_NOT_YET = "the key of sessions is not there yet; try again in a moment"
+
+
+class SignIn:
+    """`oidc`: the word for the provider on the button; empty: there is none."""
+
+    def __init__(self, answering: Answering, oidc: str = "") -> None:
+        self._answering = answering
+        self._oidc = oidc
+
+    async def ask(self, request: web.Request) -> web.Response:
+        async with request.app[API].limited(request):
+            return self._asked(request, safe_path(request.query.get("next", "/")))
+
+    async def with_token(self, request: web.Request) -> web.Response:
+        """Raises ProblemError."""
+        api = request.app[API]
+        async with api.limited(request):
+            check_same_site(request)
+            form = await read_form(request)
+            next_path = safe_path(form.get("next", "/"))
+            try:
+                return await self.begin(request, form.get("token", "").strip(), next_path)
+            except ProblemError as problem:
+                if problem.status != 401:
+                    raise
+                error = "The master's API server does not know this token, or it has expired."
+                return self._asked(request, next_path, error)
+
+    async def begin(self, request: web.Request, token: str, next_path: str) -> web.Response:
+        """A new session for a token that is valid. Raises ProblemError, 401 where it is not."""
+        api, sealer = request.app[API], self._answering.sealer()
+        if sealer is None:
+            raise ProblemError(503, _NOT_YET)
+        await api.identify(token, request)
+        try:
+            session, sealed = sealer.begin(token, expiry_of(token))
+        except TooLongError:
+            raise ProblemError(422, "the token is too long for a session; use one with fewer groups") from None
+        response = self._answering.redirect(next_path)
+        remember(response, request, sealed, session.ends - time.time())
+        return response
+
+    async def out(self, request: web.Request) -> web.Response:
+        """Raises ProblemError."""
+        async with request.app[API].limited(request):
+            check_same_site(request)
+            session = self._answering.session(request)
+            form = await read_form(request)
+            if session is not None and not session.has_sent(form.get("csrf", "")):
+                raise ProblemError(403, "the form is not of this session; go back and try again", code="csrf")
+            response = self._answering.redirect("/sign-in")
+            forget(response, request)
+            return response
+
+    def _asked(self, request: web.Request, next_path: str, error: str = "") -> web.Response:
+        values: dict[str, object] = {"next": next_path, "error": error, "oidc": self._oidc}
+        return self._answering.html(request, "sign_in.html", "Sign in", values, status=401 if error else 200)
+
+
+def check_same_site(request: web.Request) -> None:
+    """Raises ProblemError. Whoever is not signed in has no secret that a form could bring back."""
+    if from_another_site(request):
+        raise ProblemError(403, "a page of another site sent it", code="cross_site")
+
+
+class _Claims(msgspec.Struct):
+    exp: float | None = None
+
+
+def expiry_of(token: str) -> float | None:
+    """When a JWT says that it ends, in Unix time. Nothing else in it is believed."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        padded = parts[1] + "=" * (-len(parts[1]) % 4)
+        return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=_Claims).exp
+    except (ValueError, msgspec.MsgspecError):
+        return None

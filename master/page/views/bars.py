@@ -1,0 +1,133 @@
+"""One bar for each resource of a quota: what is used, reserved, idle on seeds, and free of its limit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from common.quota import resources
+from common.quota.names import in_order
+from common.quota.resources import ResourceList
+from master.cache.objects import MasterQuota, SeedUsage, spec_quota
+from master.page.views import amounts
+from master.page.views.amounts import Amount
+
+Level = Literal["unknown", "fine", "near", "full", "over"]
+WARN_AT_PERCENT = 90
+
+
+class Idle(NamedTuple):
+    """What a seed holds and does not use."""
+
+    seed: str
+    amount: Amount
+
+
+class Part(NamedTuple):
+    """A piece of a bar, in percent of its whole length. `begin`: where it starts."""
+
+    kind: Literal["counted", "reserved", "idle", "over"]
+    begin: float
+    length: float
+
+
+class Bar(NamedTuple):
+    """`used` includes what is reserved; None: it is not counted, or not yet. `free` may be idle on seeds."""
+
+    name: str
+    level: Level
+    limit: Amount
+    used: Amount | None
+    reserved: Amount | None
+    free: Amount | None
+    over: Amount | None
+    idle: Amount | None
+    idle_by_seed: tuple[Idle, ...]
+    percent: int | None
+    parts: tuple[Part, ...]
+
+
+def of_quota(quota: MasterQuota) -> list[Bar]:
+    """Raises QuantityError, and msgspec.ValidationError, for what the API server should have refused."""
+    status = quota.status
+    limits = resources.parse(status.hard or spec_quota(quota))
+    used, reserved = resources.parse(status.global_usage), resources.parse(status.reserved)
+    warn = quota.spec.get("warnAtPercent", WARN_AT_PERCENT)
+    warn_at = warn if isinstance(warn, int) else WARN_AT_PERCENT
+    return bars(limits, used, reserved, idle_of(status.seeds), warn_at)
+
+
+def bars(
+    limits: ResourceList,
+    used: ResourceList,
+    reserved: ResourceList,
+    idle: Mapping[str, ResourceList] | None = None,
+    warn_at: int = WARN_AT_PERCENT,
+) -> list[Bar]:
+    """`idle`: by seed; None: it is not known to whoever looks."""
+    return [_bar(name, limits[name], used, reserved, idle or {}, warn_at) for name in in_order(limits)]
+
+
+def idle_of(seeds: Sequence[SeedUsage]) -> dict[str, dict[str, int]]:
+    """By seed. What a lost one held is given to others."""
+    idle = {}
+    for seed in seeds:
+        if seed.state == "Lost":
+            continue
+        left = resources.subtract(resources.parse(seed.granted), resources.parse(seed.local_usage))
+        idle[seed.name] = {name: amount for name, amount in left.items() if amount > 0}
+    return idle
+
+
+def level_of(used: int, limit: int, warn_at: int) -> Level:
+    if used > limit:
+        return "over"
+    if used == limit:
+        return "full"
+    return "near" if used * 100 >= limit * warn_at else "fine"
+
+
+def _bar(
+    name: str, limit: int, used: ResourceList, reserved: ResourceList, idle: Mapping[str, ResourceList], warn_at: int
+) -> Bar:
+    limit_shown = amounts.amount(name, limit)
+    if name not in used:
+        return Bar(name, "unknown", limit_shown, None, None, None, None, None, (), None, ())
+    total, waiting = used[name], min(reserved.get(name, 0), used[name])
+    free = max(limit - total, 0)
+    by_seed = {seed: held[name] for seed, held in idle.items() if held.get(name)}
+    over = max(total - limit, 0)
+    return Bar(
+        name=name,
+        level=level_of(total, limit, warn_at),
+        limit=limit_shown,
+        used=amounts.amount(name, total),
+        reserved=amounts.amount(name, waiting) if waiting else None,
+        free=amounts.amount(name, free),
+        over=amounts.amount(name, over) if over else None,
+        idle=amounts.amount(name, sum(by_seed.values())) if by_seed else None,
+        idle_by_seed=tuple(Idle(seed, amounts.amount(name, held)) for seed, held in sorted(by_seed.items())),
+        percent=amounts.percent(total, limit),
+        parts=_parts(limit, total - waiting, waiting, min(sum(by_seed.values()), free), over),
+    )
+
+
+def _parts(limit: int, counted: int, reserved: int, idle: int, over: int) -> tuple[Part, ...]:
+    """Above the limit the bar is as long as the use, and the piece beyond the limit is `over`."""
+    whole = max(limit, counted + reserved)
+    if whole <= 0:
+        return ()
+    inside = min(counted, limit)
+    pieces = (
+        ("counted", inside),
+        ("reserved", max(min(reserved, limit - inside), 0)),
+        ("over", over),
+        ("idle", idle),
+    )
+    parts, begin = [], 0.0
+    for kind, piece in pieces:
+        length = piece * 100 / whole
+        if piece:
+            parts.append(Part(kind, round(begin, 3), round(length, 3)))  # type: ignore[arg-type]
+        begin += length
+    return tuple(parts)

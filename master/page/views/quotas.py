@@ -1,0 +1,165 @@
+"""The list of quotas: a row for each, searched, filtered, sorted and cut into pages. Pure, but for the rows kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+from urllib.parse import urlencode
+
+from common.quota.quantity import QuantityError
+from master.cache.informers import subject_of
+from master.cache.objects import MasterQuota
+from master.page.views import bars, conditions
+from master.page.views.bars import Bar, Level
+
+PER_PAGE = 50
+LONGEST_SEARCH = 253  # characters: of the longest name
+
+STATES = ("near", "full", "over", "stale", "unenforced", "unknown")
+KINDS = ("project", "organization", "namespaces")
+ORDERS = ("peak", "name")
+
+_ORDER: Mapping[Level, int] = {"over": 4, "full": 3, "near": 2, "fine": 1, "unknown": 0}
+
+
+class Row(NamedTuple):
+    """`peak`: the resource nearest to its limit; None: nothing is counted. `states`: those of STATES that it is in.
+    `enforced`: True, False or Unknown."""
+
+    name: str
+    kind: str
+    subject: str
+    bars: tuple[Bar, ...]
+    peak: Bar | None
+    level: Level
+    states: frozenset[str]
+    stale: tuple[tuple[str, str], ...]
+    enforced: str
+    warns: bool
+    error: str
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        percent = self.peak.percent if self.peak is not None and self.peak.percent is not None else -1
+        return -_ORDER[self.level] if self.level == "over" else 0, -percent, self.name
+
+
+class Rows:
+    """One row for each quota, made again only when the quota has changed: there may be ten thousand."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[MasterQuota, Row]] = {}
+
+    def of(self, quotas: Iterable[MasterQuota]) -> list[Row]:
+        rows: dict[str, tuple[MasterQuota, Row]] = {}
+        for quota in quotas:
+            kept = self._rows.get(quota.metadata.name)
+            rows[quota.metadata.name] = kept if kept is not None and kept[0] is quota else (quota, row(quota))
+        self._rows = rows
+        return [each for _, each in rows.values()]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What the address of the page asks for."""
+
+    search: str = ""
+    kind: str = ""
+    state: str = ""
+    order: Literal["peak", "name"] = "peak"
+    page: int = 1
+
+    def query(self, **changed: str | int) -> str:
+        """Of the address, with some of it changed; what is usual is left out. A change begins with the first page."""
+        asked: dict[str, str | int] = {
+            "q": self.search, "kind": self.kind, "state": self.state, "sort": self.order, "page": 1
+        }  # fmt: skip
+        asked |= changed
+        usual = {"q": "", "kind": "", "state": "", "sort": "peak", "page": 1}
+        return urlencode({name: value for name, value in asked.items() if value != usual[name]})
+
+
+class Listed(NamedTuple):
+    """One page of those that match."""
+
+    filter: Filter
+    rows: Sequence[Row]
+    matching: int
+    total: int
+    pages: int
+
+
+def read_filter(query: Mapping[str, str]) -> Filter:
+    """What is not understood is as if it were not there: the address is typed by people."""
+    page = query.get("page", "")
+    kind, state = query.get("kind", ""), query.get("state", "")
+    return Filter(
+        search=query.get("q", "").strip()[:LONGEST_SEARCH],
+        kind=kind if kind in KINDS else "",
+        state=state if state in STATES else "",
+        order="name" if query.get("sort") == "name" else "peak",
+        page=int(page) if page.isascii() and page.isdecimal() and 0 < len(page) < 7 else 1,
+    )
+
+
+def listed(rows: Sequence[Row], wanted: Filter) -> Listed:
+    text = wanted.search.lower()
+    found = [
+        row
+        for row in rows
+        if wanted.kind in ("", row.kind)
+        and (not wanted.state or wanted.state in row.states)
+        and (not text or text in row.name.lower() or text in row.subject.lower())
+    ]
+    found.sort(key=(lambda row: (0, 0, row.name)) if wanted.order == "name" else (lambda row: row.rank))
+    pages = max(-(-len(found) // PER_PAGE), 1)
+    page = min(max(wanted.page, 1), pages)
+    begin = (page - 1) * PER_PAGE
+    kept = Filter(wanted.search, wanted.kind, wanted.state, wanted.order, page)
+    return Listed(kept, found[begin : begin + PER_PAGE], len(found), len(rows), pages)
+
+
+def row(quota: MasterQuota) -> Row:
+    kind, subject = subject_of(quota)
+    error = ""
+    try:
+        found = tuple(bars.of_quota(quota))
+    except (QuantityError, ValueError) as wrong:
+        found, error = (), str(wrong)
+    counted = [each for each in found if each.used is not None]
+    peak = max(counted, key=lambda bar: (_ORDER[bar.level] if bar.level == "over" else 0, _percent(bar)), default=None)
+    level = peak.level if peak is not None else "unknown"
+    stale = tuple((each.name, each.last_report_time) for each in quota.status.seeds if each.state == "Stale")
+    return Row(
+        name=quota.metadata.name,
+        kind=kind,
+        subject=subject,
+        bars=found,
+        peak=peak,
+        level=level,
+        states=frozenset(_states(quota, found, level)),
+        stale=stale,
+        enforced=conditions.status_of(quota.status.conditions, "Enforced"),
+        warns=quota.spec.get("enforcement") == "warn",
+        error=error,
+    )
+
+
+def _percent(bar: Bar) -> int:
+    return bar.percent if bar.percent is not None else -1
+
+
+def _states(quota: MasterQuota, found: Sequence[Bar], level: Level) -> Iterable[str]:
+    """A quota that is full is near its limit, too."""
+    if level == "unknown" or any(bar.used is None for bar in found):
+        yield "unknown"
+    levels = {bar.level for bar in found}
+    yield from levels & {"over", "full", "near"}
+    if levels & {"full", "over"}:
+        yield "near"
+    said = quota.status.conditions
+    if said and conditions.status_of(said, "UsageCurrent") != "True":
+        yield "stale"
+    if conditions.status_of(said, "Enforced") != "True":
+        yield "unenforced"
