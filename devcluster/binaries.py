@@ -55,6 +55,8 @@ PROGRAMS = {
     program.name: program
     for program in (
         Program("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
+        Program("etcdctl", "etcd-tools", "go.etcd.io/etcd/etcdctl/v3", ("version",), on_demand=True),
+        Program("etcdutl", "etcd-tools", "go.etcd.io/etcd/etcdutl/v3", ("version",), on_demand=True),
         Program("kube-apiserver", "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"),
         Program("kube-controller-manager", "kubernetes", "k8s.io/kubernetes/cmd/kube-controller-manager"),
         Program("kube-proxy", "kubernetes", "k8s.io/kubernetes/cmd/kube-proxy", on_demand=True),

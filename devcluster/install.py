@@ -32,7 +32,7 @@ MASTER_USER = "seedquota-master"
 SEED_USER = "seedquota-seed"
 
 IN_FLIGHT_WINDOW = REQUEST_TIMEOUT_SECONDS + 2.0  # by then an admitted Machine is stored or never will be
-_LEASE_SECONDS = 5  # what a killed agent is missed for before its successor leads
+LEASE_SECONDS = 5  # what a killed agent is missed for before its successor leads
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.1  # four ask at a time, of servers that have much to do
 _SUFFIXES = ("", "-b", "-c")
@@ -311,7 +311,7 @@ class Installation:
                     *_COMMON,
                     f"--seed-name={seed}",
                     f"--identity={name}",
-                    f"--lease-duration={_LEASE_SECONDS}",
+                    f"--lease-duration={LEASE_SECONDS}",
                     f"--webhook-address=127.0.0.1:{port}",
                     f"--webhook-url={url}",
                     f"--in-flight-window={self.in_flight_window:g}s",

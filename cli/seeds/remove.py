@@ -12,6 +12,7 @@ from cli.connection import connected_to
 from cli.outcome import Denied, Failed
 from cli.seeds import on_master, rights
 from cli.seeds.states import CONFIRMED, set_state
+from common.api import conditions
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
 from common.api.core import SECRETS
 from common.api.labels import MANAGED_BY_LABEL
@@ -76,8 +77,8 @@ async def _holds_nothing(master: Cluster, seed: Seed, namespace: str) -> None:
         )
     if clusters := on_master.clusters_of(seed):
         raise Denied(
-            f"seed {name} still has {clusters} user clusters, whose Machines nobody would count: delete the "
-            "UserClusters there, which removes their webhook configurations"
+            f"seed {name} still has {conditions.count(clusters, 'user cluster')}, whose Machines nobody would count: "
+            "delete the UserClusters there, which removes their webhook configurations"
         )
 
 
