@@ -1,8 +1,4 @@
-"""The agents of a seed, and how their pages of JSON are read: through the API server, or at a URL each.
-
-Through the API server, a page is asked for with a token of the ServiceAccount seedquota-explain, made for agents alone.
-So RBAC says who may read decisions: charts/rbac/explain.yaml.
-"""
+"""How the command line reads the agents' pages: through the API server (common/server/agents.py), or at a URL each."""
 
 from __future__ import annotations
 
@@ -10,69 +6,22 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import aiohttp
-import msgspec
 
 from cli.connection import TIMEOUT, connected
 from cli.outcome import Failed
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError, NotFound
-from common.kube.client.meta import Object
-from common.kube.client.resource import Resource
-from common.kube.client.service_account import request_token
-from common.server.page_access import AUDIENCE, TOKEN_HEADER
+from common.kube.client.errors import ApiError
+from common.server.agents import ACCOUNT, LABEL, AgentResponse, Agents, Pod, agents_token, running_pods
 
-LABEL = "app.kubernetes.io/name=seedquota-seed"
-PORT_NAME = "health"
-PORT = 8081  # of --health-address
-ACCOUNT = "seedquota-explain"
-TOKEN_SECONDS = 600  # the shortest life that an API server gives
 MAX_ANSWER = 16 * 2**20  # bytes
 MAX_SAID = 200  # ... of an error
 
 
-class _Port(msgspec.Struct, rename="camel"):
-    container_port: int
-    name: str = ""
-
-
-class _Container(msgspec.Struct):
-    ports: list[_Port] = []
-
-
-class _PodSpec(msgspec.Struct):
-    containers: list[_Container] = []
-
-
-class _PodStatus(msgspec.Struct):
-    phase: str = ""
-    pod_ip: str = msgspec.field(default="", name="podIP")
-
-
-class Pod(Object, frozen=True, kw_only=True):
-    spec: _PodSpec = msgspec.field(default_factory=_PodSpec)
-    status: _PodStatus = msgspec.field(default_factory=_PodStatus)
-
-    @property
-    def port(self) -> int:
-        ports = [port for container in self.spec.containers for port in container.ports]
-        return next((port.container_port for port in ports if port.name == PORT_NAME), PORT)
-
-
-PODS = Resource("", "v1", "pods", "Pod", True, Pod)
-
-
 class Unreachable(Failed):
     """No agent can be asked. The message says why."""
-
-
-class AgentResponse(msgspec.Struct, frozen=True):
-    """`content` is None where the agent has nothing there."""
-
-    agent: str
-    content: bytes | None = None
-    problem: str = ""
 
 
 Ask = Callable[[str], Awaitable[Sequence[AgentResponse]]]
@@ -107,44 +56,26 @@ async def in_pods(options: argparse.Namespace) -> AsyncIterator[Ask]:
     """Of the seed of `add_cluster`. Raises Failed."""
     namespace: str = options.namespace
     async with connected(options, "seed") as cluster:
-        pods = [pod for pod in await _pods(cluster, namespace) if pod.status.phase == "Running"]
+        pods = await _pods(cluster, namespace)
         if not pods:
             raise Unreachable(
                 f"no pod labelled {LABEL} runs in namespace {namespace} of {cluster.server}: is that a seed? "
                 "--kubeconfig and --context name another one, -n its namespace, --url an agent outside of pods"
             )
-        headers = {TOKEN_HEADER: await _token(cluster, namespace)}
-
-        async def one(pod: Pod, path: str) -> AgentResponse:
-            proxy = f"/api/v1/namespaces/{namespace}/pods/{pod.metadata.name}:{pod.port}/proxy/{path}"
-            try:
-                content = await cluster.request(
-                    "GET", proxy, timeout=TIMEOUT, max_body=MAX_ANSWER, more_headers=headers
-                )
-            except NotFound:
-                return AgentResponse(pod.metadata.name)
-            except ApiError as error:
-                return AgentResponse(pod.metadata.name, problem=error.message)
-            return AgentResponse(pod.metadata.name, content=content)
-
-        async def ask(path: str) -> Sequence[AgentResponse]:
-            return await asyncio.gather(*(one(pod, path) for pod in pods))
-
-        yield ask
+        agents = Agents(cluster, namespace, pods, await _token(cluster, namespace))
+        yield partial(agents.ask, timeout=TIMEOUT, max_answer=MAX_ANSWER)
 
 
 async def _pods(cluster: Cluster, namespace: str) -> list[Pod]:
     try:
-        return (await cluster.list(PODS, namespace, label_selector=LABEL)).items
+        return await running_pods(cluster, namespace)
     except ApiError as error:
         raise Unreachable(f"pods cannot be listed on {cluster.server}: {error.message}") from None
 
 
 async def _token(cluster: Cluster, namespace: str) -> str:
     try:
-        return await request_token(
-            cluster, namespace, ACCOUNT, seconds=TOKEN_SECONDS, audiences=[AUDIENCE], timeout=TIMEOUT
-        )
+        return await agents_token(cluster, namespace, TIMEOUT)
     except ApiError as error:
         raise Unreachable(
             f"no token of ServiceAccount {namespace}/{ACCOUNT} can be had: {error}; "

@@ -10,11 +10,12 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from cli.agents import AgentResponse, Ask, Unreachable, at_urls, in_pods
+from cli.agents import Ask, Unreachable, at_urls, in_pods
 from cli.connection import add_cluster, add_namespace
 from cli.outcome import Failed
 from cli.terminal import one_line
 from common.quota.quantity import QuantityError
+from common.server.agents import AgentResponse
 from seed.admission import replay
 from seed.admission.record import Record
 from seed.admission.replay import Replay

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 
 from cli import definitions
-from cli.agents import PODS, Pod
 from cli.connection import add_cluster, add_namespace, connected
 from cli.outcome import Failed
 from cli.terminal import say
@@ -25,6 +24,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.leader_election import LEASES
 from common.runtime.metrics import build_version
+from common.server.agents import PODS, Pod
 from seed.kinds.clusters import configuration as clusters
 from seed.registration import probe
 

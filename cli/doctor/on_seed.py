@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from cli import reading
-from cli.agents import LABEL
 from cli.doctor import findings, signs
 from cli.doctor.leases import Leases, leases, of_account
 from cli.doctor.report import Report
@@ -19,6 +18,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, NotFound
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
+from common.server.agents import LABEL
 
 AGENT = "seedquota-seed"
 CERTIFICATE = "seedquota-webhook-tls"

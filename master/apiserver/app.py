@@ -42,6 +42,7 @@ from master.apiserver.reading import LONGEST, check_media_type, decode_body, fie
 from master.apiserver.routes import ROUTES, Route
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
+from master.seeds.decisions import SeedDecisions
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger("master.apiserver.audit")
@@ -113,7 +114,12 @@ class App:
     """`session`: the token that a request's cookie stands for, where there is a page that sets one."""
 
     def __init__(
-        self, cluster: Cluster, caches: Caches, allocations: AllocationCache, mount: Mount = lambda _app: None
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        allocations: AllocationCache,
+        on_seeds: SeedDecisions,
+        mount: Mount = lambda _app: None,
     ) -> None:
         self.session: Callable[[web.Request], str | None] = lambda _request: None
         self.caches = caches
@@ -124,7 +130,7 @@ class App:
         self._handlers = handlers(
             Handlers(cluster, caches, allocations, self.rights),
             AllocationHandlers(cluster, caches, allocations, self.rights),
-            PreviewHandlers(caches, self.rights),
+            PreviewHandlers(caches, self.rights, on_seeds),
         )
         self._limits = Limits()
         self._compressing = asyncio.Lock()

@@ -1,4 +1,4 @@
-"""Answers what would fit, and where a decision can be read. Nothing is written."""
+"""Answers what would fit, and what was decided. Nothing is written."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from common.server.access_reviews import User
-from master.apiserver import previews
-from master.apiserver.auth import Rights
+from master.apiserver import decisions, previews
+from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call, RouteResponse
+from master.apiserver.decisions import DecisionRecord
 from master.apiserver.previews import Calculation, FitsRequest, PreviewInput, WhereRequest
 from master.apiserver.problem import ProblemError
 from master.apiserver.visibility import Visibility
-from master.cache.informers import Caches
+from master.cache.informers import Caches, subject_of
+from master.seeds.decisions import MAX_SEEDS, SeedDecisions
 
 
 class PreviewHandlers:
     """Each raises ProblemError."""
 
     def __init__(
-        self, caches: Caches, rights: Rights, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        caches: Caches,
+        rights: Rights,
+        on_seeds: SeedDecisions,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._caches = caches
+        self._rights = rights
+        self._on_seeds = on_seeds
         self._visibility = Visibility(caches, rights)
         self._clock = clock
 
@@ -38,10 +46,52 @@ class PreviewHandlers:
         return RouteResponse(previews.where(await self._of_subject(call.user, body), body))
 
     async def get_decision(self, call: Call) -> RouteResponse:
-        """The agents have them, and the master may not ask these (docs/decisions/0024-previews-over-http.md)."""
-        decision = call.parameters["decision"].upper()
-        command = f"seedquota explain {decision} --context SEED"
-        return RouteResponse(previews.DecisionPlace(decision=decision, kept_on="seed", command=command))
+        """Of a decision that one may not see is said as much as of none (0029-decisions-over-http.md)."""
+        decision, named = call.parameters["decision"].upper(), call.query.get("seed")
+        alive = (seed for seed in self._caches.seeds.store.values() if seed.spec.state != "Lost")
+        seeds = [seed for seed in alive if named in (None, seed.metadata.name)]
+        if len(seeds) > MAX_SEEDS:
+            why = f"there are {len(seeds)} seeds: name one, with ?seed=NAME"
+            return RouteResponse(decisions.answer(decision, not_asked=why))
+        everything = await self._rights.has(call.user, Right(verb="list", resource="resourcequotas"))
+        found = await self._on_seeds.find(decision, seeds, call.user.username)
+        shown: list[tuple[str, DecisionRecord]] = []
+        for seed, content in found.answers:
+            record = decisions.read(decision, content)
+            seen = await self._seen(call.user, record, everything=everything) if record is not None else None
+            if seen is not None:
+                shown.append((seed, seen))
+        not_asked = "; ".join(f"{seed}: {why}" for seed, why in sorted(found.not_asked.items()))
+        if not_asked and not everything:  # it may name addresses
+            not_asked = f"{len(found.not_asked)} of {len(seeds)} seeds could not be asked"
+        if shown:
+            seed, record = max(shown, key=lambda one: one[1].time)
+            return RouteResponse(decisions.answer(decision, seed=seed, record=record, not_asked=not_asked))
+        if not not_asked:
+            raise ProblemError(404, f"no agent keeps a decision {decision}, or you cannot see it")
+        return RouteResponse(decisions.answer(decision, not_asked=not_asked))
+
+    async def _seen(self, user: User, record: DecisionRecord, *, everything: bool) -> DecisionRecord | None:
+        of_project = bool(record.project) and await self._sees(user, "project", record.project)
+        quotas = {each.name for each in record.quotas if everything or await self._sees_quota(user, each.name)}
+        return decisions.visible(record, quotas, everything=everything, of_project=of_project, username=user.username)
+
+    async def _sees_quota(self, user: User, name: str) -> bool:
+        quota = self._caches.quotas.store.get(name)
+        kind, subject = subject_of(quota) if quota is not None else ("", "")
+        if subject:
+            return await self._sees(user, kind, subject)
+        return await self._rights.has(user, Right(verb="get", resource="resourcequotas", name=name))
+
+    async def _sees(self, user: User, kind: str, name: str) -> bool:
+        see = self._visibility.project if kind == "project" else self._visibility.organization
+        try:
+            await see(user, name)
+        except ProblemError as problem:
+            if problem.status != 404:
+                raise
+            return False
+        return True
 
     async def _of_subject(self, user: User, asked: FitsRequest | WhereRequest) -> PreviewInput:
         project, organization = previews.subject(asked)

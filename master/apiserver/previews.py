@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -86,14 +86,6 @@ class FitsResult(AnswerBody, kw_only=True):
     message: str
     as_of: str
     stale: bool
-
-
-class DecisionPlace(AnswerBody, kw_only=True):
-    """Which side keeps the decision, and the command that shows it to somebody with rights there."""
-
-    decision: str
-    kept_on: Literal["seed"]
-    command: str
 
 
 class CalculationResult(FitsResult, kw_only=True):

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from master.apiserver import allocation_types as allocations
-from master.apiserver import previews
+from master.apiserver import decisions, previews
 from master.apiserver import serializers as types
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
@@ -295,10 +295,13 @@ ROUTES = (
         "GET",
         "/api/v1/decisions/{decision}",
         "get_decision",
-        "Where a decision can be read",
-        "The seed that decided keeps the decision. The answer has the command that shows it.",
+        "A decision of a seed",
+        "The agents of the seeds keep decisions in memory, and are asked for it. `record` has the quotas that the "
+        "caller may see. Without `record`, no seed that could be asked has it, and `notAsked` says why others were not "
+        "asked.",
         "Previews",
-        previews.DecisionPlace,
+        decisions.Decision,
+        query=(Parameter("seed", "Ask this seed alone", {"type": "string", "pattern": f"^{NAME.pattern}$"}),),
         problems=(404,),
     ),
     Route(

@@ -16,6 +16,7 @@ from master.apiserver.auth import MAX_ASKED
 from master.apiserver.client_certificates import ClientAuthority
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
+from master.seeds.decisions import SeedDecisions
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,8 @@ class ApiServer:
         )
         self._address = address
         self._allocations = AllocationCache(cluster)
-        self.app = app = App(self._cluster, caches, self._allocations, mount)
+        on_seeds = SeedDecisions(caches, namespace, runtime_metrics.kubernetes_request)
+        self.app = app = App(self._cluster, caches, self._allocations, on_seeds, mount)
         self.certificates = Certificates(self._cluster, namespace, names, secret=SECRET_NAME)
         self._client_authority = ClientAuthority(self._cluster, self._trust_callers)
         self.server = WebServer(app.application, refusal, stopping)

@@ -19,6 +19,7 @@ from common.api.core import SECRETS, Secret, kubeconfig_text
 from common.api.labels import MANAGED_BY_LABEL
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, Seed
 from common.kube.client import service_account
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.service_account import Token
@@ -54,7 +55,7 @@ def seed_kubeconfig(seed: Seed, secret: Secret | None, namespace: str) -> SeedKu
     return SeedKubeconfig(text, problem, f"{ref}\0{seed.metadata.annotations.get(ACCEPT_CLUSTER_ANNOTATION, '')}")
 
 
-def token_in(cluster: SeedCluster) -> tuple[str, Token | None]:
+def token_in(cluster: Cluster) -> tuple[str, Token | None]:
     """What the connection uses, and what can be read from it."""
     authorization = cluster.access.authorization or ""
     text = authorization.removeprefix(_BEARER) if authorization.startswith(_BEARER) else ""

@@ -154,7 +154,10 @@ RIGHTS: dict[str, object] = {
     "kubermatic": {"enabled": True},
     "namespaceQuotas": {"enabled": True, "secrets": True},
     "projectOwner": {"enabled": True},
-    "master": {"subjects": [{"kind": "User", "name": "master", "apiGroup": "rbac.authorization.k8s.io"}]},
+    "master": {
+        "decisions": True,
+        "subjects": [{"kind": "User", "name": "master", "apiGroup": "rbac.authorization.k8s.io"}],
+    },
     "serviceAccount": {"name": "agent"},
 }
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import os
 import re
+import socket
 import ssl
 import sys
 import uuid
@@ -24,11 +26,13 @@ from common.kube.client.api_client import Cluster
 from common.quota.quantity import UNIT
 from common.runtime.flags import Address
 from common.server import tcp_server
+from common.server.health import Health
+from common.server.page_access import PageReaders
 from devcluster import manifests
 from devcluster.controlplane import ApiServer as KubeApiServer
 from devcluster.controlplane import ControlPlane
 from devcluster.install import NAMESPACE
-from devcluster.objects import CHARTS, named, namespace, rights
+from devcluster.objects import CHARTS, named, namespace, rights, secret
 from master.apiserver import app as api
 from master.apiserver import limits as rates
 from master.apiserver import page
@@ -324,7 +328,7 @@ async def test_each_actor_may_do_what_its_role_says(world: World) -> None:
             for path in (FITS, WHERE)
             for subject in ({"project": "alpha"}, {"organization": "acme"})
         ),
-        ("GET", DECISION, None, 200, every, 200),
+        ("GET", DECISION, None, 200, set(), 404),
         ("GET", QUOTAS, None, 200, cluster, 403),
         ("GET", f"{QUOTAS}/project-alpha", None, 200, cluster, 403),
         ("PUT", f"{QUOTAS}/project-alpha", {"quota": {"cpu": "64"}}, 200, cluster, 403),
@@ -968,13 +972,117 @@ async def test_the_catalogue_is_shown_with_names_and_units_for_people(world: Wor
         await world.kube("PATCH", path, {"spec": {"resources": CATALOGUE}})
 
 
-async def test_a_decision_is_said_to_be_on_a_seed(world: World) -> None:
-    answer = await world.call("reader", "GET", DECISION.lower().replace("01jd", "01JD"))
-    command = "seedquota explain 01JD3Y6K --context SEED"
-    assert (answer.status, answer.body) == (200, {"decision": "01JD3Y6K", "keptOn": "seed", "command": command})
-    for other in ("01JD3Y6", "01JD3Y6K9", "01JD-Y6K"):
-        found = await world.call("reader", "GET", f"/api/v1/decisions/{other}")
-        assert (found.status, found.body["code"]) == (404, "not_found")
+async def test_where_a_decision_is_that_no_seed_could_be_asked_for_is_said(world: World) -> None:
+    """`seedquota seed add` gives the master no right to read decisions."""
+    await seed_of(world)
+    try:
+        answer = await world.call("reader", "GET", DECISION.lower().replace("01jd", "01JD"))
+        command = "seedquota explain 01JD3Y6K --context SEED"
+        said = {"decision": "01JD3Y6K", "keptOn": "seed", "command": command}
+        assert (answer.status, answer.body) == (200, {**said, "notAsked": "1 of 1 seeds could not be asked"})
+        admin = await world.call("platform-administrator", "GET", DECISION)
+        assert admin.body["notAsked"] == "eu-1: the master may not read decisions there"
+        assert (await world.call("reader", "GET", f"{DECISION}?seed=none")).status == 404
+        for other in ("01JD3Y6", "01JD3Y6K9", "01JD-Y6K"):
+            found = await world.call("reader", "GET", f"/api/v1/decisions/{other}")
+            assert (found.status, found.body["code"]) == (404, "not_found")
+    finally:
+        await world.kube("DELETE", f"{GROUP}/seeds/eu-1")
+
+
+async def test_a_decision_is_read_from_the_agents_by_who_may_see_its_quotas(world: World) -> None:
+    """Through the proxy of a real API server, with the rights of charts/rbac/master-decisions.yaml alone."""
+    await world.quota("project-alpha", "project", "alpha", {"cpu": "64"}, {"cpu": 60})
+    await world.quota("org-acme", "organization", "acme", {"cpu": "100"}, {"cpu": 90})
+    refused = {"enforcement": "deny", "admits": False, "limits": {"cpu": "64"}, "used": {"cpu": "60"}}
+    quotas = [{"name": name, **refused, "message": f"of {name}"} for name in ("project-alpha", "org-acme")]
+    record = {
+        **{"decision": "01JD3Y6K", "time": "2026-11-20T10:00:03.000Z", "result": "refused", "durationMs": 1.0},
+        **{"operation": "CREATE", "user": "bob", "object": "kube-system/m", "project": "alpha", "quotas": quotas},
+    }
+    health = Health()
+    health.pages["decisions"] = lambda rest, _query: json.dumps(record).encode() if rest == "01JD3Y6K" else None
+    of_agent = await Cluster.from_kubeconfig(world.server.kubeconfig(), name="seed")
+    health.may_read = PageReaders(of_agent).may_read
+    roles = (CHARTS / "rbac" / file for file in ("explain.yaml", "master-decisions.yaml"))
+    await manifests.apply(world.server, manifests.load(*roles))
+    await seed_of(world)
+    try:
+        async with health.serve(Address(own_address(), 0)):
+            await agent_pod(world, health.port)
+            for actor in ("platform-administrator", "reader", OF_BETA):
+                answer = await world.call(actor, "GET", DECISION, replica=1)
+                assert (answer.status, answer.body["seed"], answer.body["notAsked"]) == (200, "eu-1", ""), answer
+                found = answer.body["record"]
+                names = [each["name"] for each in found["quotas"]]
+                assert names == (["org-acme"] if actor == OF_BETA else ["project-alpha", "org-acme"])
+                assert found.get("user", "") == ("bob" if actor == "platform-administrator" else "")
+                assert found.get("object", "") == ("" if actor == OF_BETA else "kube-system/m")
+            for actor in (NOBODY, OF_ANOTHER):
+                hidden = await world.call(actor, "GET", DECISION)
+                missing = await world.call(actor, "GET", DECISION.replace("K", "L"))
+                assert (hidden.status, missing.status) == (404, 404)
+    finally:
+        await world.kube("DELETE", f"{GROUP}/seeds/eu-1")
+        await world.kube("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/agent?gracePeriodSeconds=0")
+        await of_agent.close()
+
+
+async def seed_of(world: World) -> None:
+    """A Seed of this very API server, by the ServiceAccount of the master on seeds. Known to both replicas."""
+    account = "seedquota-master-on-seed"
+    await manifests.apply(
+        world.server, [service_account(account) | {"metadata": {"name": account, "namespace": NAMESPACE}}]
+    )
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = (await world.kube("POST", path, request, 201))["status"]["token"]
+    kubeconfig = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [
+            {
+                "name": "c",
+                "cluster": {
+                    "server": world.server.url,
+                    "certificate-authority-data": base64.b64encode(world.server.ca.encode()).decode(),
+                },
+            }
+        ],
+        "users": [{"name": "u", "user": {"token": token}}],
+    }
+    await manifests.apply(
+        world.server,
+        [
+            secret("eu-1", NAMESPACE, kubeconfig=json.dumps(kubeconfig)),
+            named("Seed", "eu-1", kubeconfigSecretRef={"name": "eu-1"}),
+        ],
+    )
+
+    async def known() -> None:
+        for replica in range(2):
+            answer = await world.call("platform-administrator", "GET", DECISION.replace("K", "M"), replica=replica)
+            assert answer.status == 404 or ("kubeconfig" not in answer.body["notAsked"] and answer.body["notAsked"])
+
+    await until(known, 30)
+
+
+async def agent_pod(world: World, port: int) -> None:
+    """The object of an agent's pod, which runs here."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    metadata = {"name": "agent", "labels": {"app.kubernetes.io/name": "seedquota-seed"}}
+    container = {"name": "c", "image": "i", "ports": [{"name": "health", "containerPort": port}]}
+    spec = {"serviceAccountName": "seedquota-master-on-seed", "containers": [container]}
+    await world.kube("POST", path, {"metadata": metadata, "spec": spec}, 201)
+    at = {"phase": "Running", "podIP": own_address(), "podIPs": [{"ip": own_address()}]}
+    await world.kube("PATCH", f"{path}/agent/status", {"status": at})
+
+
+def own_address() -> str:
+    """Of this machine, where an API server may reach it: no loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # nothing is sent
+        return str(probe.getsockname()[0])
 
 
 async def test_who_has_no_valid_token_gets_nothing_but_the_document(world: World) -> None:
@@ -1063,7 +1171,7 @@ async def test_who_has_the_answer_is_told_so_until_the_use_or_the_limits_change(
     await world.quota("project-alpha", "project", "alpha", {"cpu": 5}, {"cpu": 1})
     made = await world.call(who, "POST", OF_ALPHA, given(name="one", servers=(1, 1)))
     assert made.status == 201
-    paths = (ORGANIZATION, PROJECT, QUOTAS, f"{QUOTAS}/org-acme", ALLOCATIONS, f"{OF_ALPHA}/one", DECISION)
+    paths = (ORGANIZATION, PROJECT, QUOTAS, f"{QUOTAS}/org-acme", ALLOCATIONS, f"{OF_ALPHA}/one")
 
     async def steady() -> None:  # until the watch has brought the allocation
         for path in paths:

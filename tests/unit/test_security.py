@@ -67,6 +67,7 @@ AUTH = "unit/master/apiserver/test_auth.py"
 FLOODS = "unit/master/apiserver/test_floods.py"
 LOG_LIMIT = "unit/common/runtime/test_log_limit.py"
 LIMITS = "unit/master/apiserver/test_limits.py"
+DECISIONS = "unit/master/apiserver/test_decisions.py"
 EVENTS = "unit/master/apiserver/test_events.py"
 ROUTES = "unit/master/apiserver/test_problem.py"
 
@@ -637,6 +638,12 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{APP}::test_nothing_is_compressed_for_a_page_of_another_site_and_no_problem_is",
     ),
     "asks for compressed answers": (f"{APP}::test_one_answer_is_compressed_at_a_time_and_none_waits_for_that",),
+    "asks for a decision of somebody else": (
+        f"{DECISIONS}::test_of_a_quota_that_one_may_not_see_nothing_is_said",
+        f"{DECISIONS}::test_who_may_see_no_part_of_it_sees_nothing",
+        f"{DECISIONS}::test_what_a_seed_answers_is_read_within_bounds_or_not_at_all",
+        f"{HTTP_API}::test_a_decision_is_read_from_the_agents_by_who_may_see_its_quotas",
+    ),
     "follows changes": (
         f"{EVENTS}::test_who_may_not_see_something_may_not_follow_it",
         f"{EVENTS}::test_a_stream_ends_with_the_right_to_it_or_with_the_token",

@@ -19,6 +19,7 @@ from master.apiserver import app as api
 from master.apiserver.app import API, App, refusal
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
+from master.seeds.decisions import SeedDecisions
 from tests.client_certificates import Authority
 from tests.unit.fake_api_server import eventually
 from tests.unit.master.apiserver.test_auth import Reviewer, reviewer
@@ -58,7 +59,8 @@ class World:
 async def serving(mount: api.Mount = lambda _app: None) -> AsyncIterator[World]:
     plain = aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=("Accept-Encoding", "Content-Type"))
     async with reviewer() as cluster, plain as session:
-        app = App(cluster, Caches(cluster, "seedquota"), AllocationCache(cluster), mount)
+        caches = Caches(cluster, "seedquota")
+        app = App(cluster, caches, AllocationCache(cluster), SeedDecisions(caches, "seedquota"), mount)
         server = WebServer(app.application, refusal)
         await server.start("127.0.0.1", 0, None)
         yield World(app, cluster, server, session)

@@ -457,7 +457,8 @@ async def test_the_command_asks_the_running_pods_through_the_api_server(
         ]
         asked.clear()
         monkeypatch.setenv("KUBECONFIG", "/nowhere")
-    monkeypatch.setattr("cli.agents.ACCOUNT", "another")
+    for module in ("cli.agents", "common.server.agents"):
+        monkeypatch.setattr(f"{module}.ACCOUNT", "another")
     assert await explain(decision, "-n", "quotas", "--kubeconfig", str(tmp_path / "kubeconfig")) == 1
     assert "no token of ServiceAccount quotas/another can be had: " in capsys.readouterr().err
     assert await explain(decision, "--kubeconfig", str(tmp_path / "kubeconfig")) == 1

@@ -1,0 +1,111 @@
+"""A decision, asked from the agents of the seeds: they keep it in memory, and nobody else has it.
+
+Any replica asks, with the kubeconfig of the Seed, as `seedquota explain` does with that of a user. On the seed this
+needs the rights of charts/rbac/explain.yaml, which nobody has by default. What a seed answers is only shown, to whoever
+may see it: it decides nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from common.api.types import Seed
+from common.kube.client.api_client import Cluster, RequestHook
+from common.kube.client.errors import ApiError, Forbidden
+from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.server.agents import Agents, agents_token, running_pods
+from common.server.fair_queue import FairPlaces
+from master.cache.informers import Caches
+from master.seeds.kubeconfig_secret import seed_kubeconfig, token_in
+
+PATH = "decisions"
+MAX_SEEDS = 64  # asked for one decision; of more, one has to be named
+AT_A_TIME = 4  # questions of all users, who take turns ...
+SEEDS_AT_A_TIME = 16  # ... and seeds of one question
+MAX_AGENTS = 16  # of one seed
+TIMEOUT = 5.0  # seconds, for each request to a seed
+SEED_SECONDS = 8.0
+MAX_ANSWER = 256 * 1024  # bytes; one that is not refused by many quotas has some hundred
+
+NO_RIGHT = "the master may not read decisions there"
+
+
+@dataclass
+class Found:
+    """Each answer with its seed. `not_asked`: seeds that could not be asked, or not all of their agents, and why."""
+
+    answers: list[tuple[str, bytes]] = field(default_factory=list)
+    not_asked: dict[str, str] = field(default_factory=dict)
+
+
+class SeedDecisions:
+    def __init__(self, caches: Caches, namespace: str, on_request: RequestHook | None = None) -> None:
+        self._caches = caches
+        self._namespace = namespace
+        self._on_request = on_request
+        self._places = FairPlaces(AT_A_TIME)
+
+    async def find(self, decision: str, seeds: Sequence[Seed], user: str) -> Found:
+        """`user`: for whom. It ends by itself."""
+        found = Found()
+        some = asyncio.Semaphore(SEEDS_AT_A_TIME)
+
+        async def one(seed: Seed) -> None:
+            async with some:
+                try:
+                    async with asyncio.timeout(SEED_SECONDS):
+                        await self._ask(seed, f"{PATH}/{decision}", found)
+                except TimeoutError:
+                    found.not_asked[seed.metadata.name] = "it does not answer"
+
+        await self._places.take(user)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for seed in seeds:
+                    group.create_task(one(seed))
+        finally:
+            self._places.give_back()
+        return found
+
+    async def _ask(self, seed: Seed, path: str, found: Found) -> None:
+        name = seed.metadata.name
+        try:
+            cluster = await self._connection(seed)
+        except InvalidKubeconfig as error:
+            found.not_asked[name] = str(error)
+            return
+        try:
+            namespace = self._namespace_of(cluster)
+            pods = await running_pods(cluster, namespace)
+            agents = Agents(cluster, namespace, pods[:MAX_AGENTS], await agents_token(cluster, namespace, TIMEOUT))
+            answers = await agents.ask(path, timeout=TIMEOUT, max_answer=MAX_ANSWER)
+        except ApiError as error:
+            found.not_asked[name] = NO_RIGHT if isinstance(error, Forbidden) else error.message
+            return
+        finally:
+            await cluster.close()
+        found.answers += [(name, answer.content) for answer in answers if answer.content is not None]
+        problems = [f"{answer.agent}: {answer.problem}" for answer in answers if answer.problem]
+        if not pods:
+            problems = [f"no agent runs in its namespace {namespace}"]
+        if problems:
+            found.not_asked[name] = "; ".join(problems)
+
+    async def _connection(self, seed: Seed) -> Cluster:
+        """Raises InvalidKubeconfig."""
+        name = seed.metadata.name
+        if seed.spec.in_cluster:
+            return Cluster(self._caches.cluster.access, name=name, timeout=TIMEOUT, on_request=self._on_request)
+        ref = seed.spec.kubeconfig_secret_ref
+        secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}") if ref is not None else None
+        found = seed_kubeconfig(seed, secret, self._namespace)
+        if found.problem:
+            raise InvalidKubeconfig(found.problem)
+        return await Cluster.from_kubeconfig(found.text, name=name, timeout=TIMEOUT, on_request=self._on_request)
+
+    def _namespace_of(self, cluster: Cluster) -> str:
+        """The ServiceAccount of the master is in that of the seed's release."""
+        _, token = token_in(cluster)
+        return token.namespace if token is not None else self._namespace
