@@ -6,8 +6,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TypeVar
 
-import msgspec
-import yaml
+import msgspec.yaml
 
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
@@ -30,4 +29,4 @@ def definitions(shape: type[T]) -> list[T]:
 
 
 def _read(file: Traversable, shape: type[T]) -> T:
-    return msgspec.convert(yaml.safe_load(file.read_bytes()), shape)
+    return msgspec.yaml.decode(file.read_bytes(), type=shape)

@@ -10,6 +10,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -41,13 +42,28 @@ class Class(msgspec.Struct):
     bases: set[str]
 
 
-CODE: dict[str, Code] = {}
-CLASSES: dict[str, Class] = {}
+class Product(msgspec.Struct):
+    """`code`: by module. `names`: of all of it, with its words."""
+
+    code: dict[str, Code] = {}
+    classes: dict[str, Class] = {}
+    names: set[str] = set()
 
 
-def read(module: str, text: str) -> None:
+@cache
+def product() -> Product:
+    """Read when a test asks, since every process that runs tests loads this file."""
+    found = Product()
+    for path in files():
+        read(found, module_of(path), path.read_text())
+    found.names.update(*(code.names | code.words for code in found.code.values()))
+    found.names.update(module.rpartition(".")[2] for module in found.code)
+    return found
+
+
+def read(into: Product, module: str, text: str) -> None:
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    found = CODE[module] = Code([token.string for token in tokens if token.type == tokenize.COMMENT])
+    found = into.code[module] = Code([token.string for token in tokens if token.type == tokenize.COMMENT])
     tree = ast.parse(text)
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -58,7 +74,7 @@ def read(module: str, text: str) -> None:
             case ast.Constant(value=str(value)):
                 found.words.update(re.findall(r"\w+", value))
             case ast.ClassDef(name=name):
-                known = CLASSES.setdefault(name, Class(set(), set()))
+                known = into.classes.setdefault(name, Class(set(), set()))
                 known.members.update(each for part in node.body for inner in ast.walk(part) for each in names(inner))
                 known.bases.update(each for base in node.bases for inner in ast.walk(base) for each in names(inner))
             case ast.ImportFrom(module=str(package)):
@@ -79,13 +95,6 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-for _path in files():
-    read(module_of(_path), _path.read_text())
-NAMES = {name for code in CODE.values() for name in code.names | code.words} | {
-    module.rpartition(".")[2] for module in CODE
-}
-
-
 def missing(module: str, prose: str) -> Iterator[str]:
     yield from (path for path in PATH.findall(prose) if not any(ROOT.glob(path)))
     yield from (name for name in FILE.findall(prose) if not any(path.name == name for path in files()))
@@ -93,38 +102,40 @@ def missing(module: str, prose: str) -> Iterator[str]:
 
 
 def exists(module: str, parts: list[str]) -> bool:
+    code = product().code
     first, *rest = parts
     if first in sys.stdlib_module_names and rest:
         return True
     if first in PRODUCT and rest:
-        ends = (end for end in range(len(parts), 1, -1) if ".".join(parts[:end]) in CODE)
+        ends = (end for end in range(len(parts), 1, -1) if ".".join(parts[:end]) in code)
         end = next(ends, 0)
         return end == len(parts) or (bool(end) and exists_in(".".join(parts[:end]), parts[end:]))
-    if rest and (other := CODE[module].modules.get(first, "")) in CODE:
+    if rest and (other := code[module].modules.get(first, "")) in code:
         return exists_in(other, rest)
-    if rest and first in CLASSES:
+    if rest and first in product().classes:
         return rest[0] in members(first)
     return all(known(part) for part in parts)
 
 
 def exists_in(module: str, parts: list[str]) -> bool:
-    return parts[0] in CODE[module].names and exists(module, parts)
+    return parts[0] in product().code[module].names and exists(module, parts)
 
 
 def members(name: str) -> set[str]:
     """Also of its bases in the product."""
-    found = CLASSES.get(name, Class(set(), set()))
+    found = product().classes.get(name, Class(set(), set()))
     return found.members.union(*(members(base) for base in found.bases - {name}))
 
 
 def known(name: str) -> bool:
     """Fields of objects are named as they are in YAML."""
     field = re.sub("(?<=[a-z])([A-Z])", r"_\1", name).lower() if name[0].islower() else name
-    return keyword.iskeyword(name) or hasattr(builtins, name) or bool({name, field} & (NAMES | ELSEWHERE))
+    return keyword.iskeyword(name) or hasattr(builtins, name) or bool({name, field} & (product().names | ELSEWHERE))
 
 
 def test_what_prose_in_code_names_exists() -> None:
-    found = {module: [name for prose in code.prose for name in missing(module, prose)] for module, code in CODE.items()}
+    code = product().code
+    found = {module: [name for prose in each.prose for name in missing(module, prose)] for module, each in code.items()}
     assert len(found) > 400
     assert {module: names for module, names in found.items() if names} == {}
 
