@@ -68,8 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     build = commands.add_parser(
         "build",
         help="build what is missing, so that later starts are quick",
-        description="Finds or builds every executable, kubectl too, and prints where each is; but for Cluster API's\n"
-        "manager and helm, which the tests that need them build, unless they are named here.",
+        description="Finds or builds every executable, kubectl too, and prints where each is. Those that few tests\n"
+        "need, such as Cluster API's manager and helm, are built if they are named here.",
         formatter_class=raw,
     )
     build.add_argument("--node", action="store_true", help="also what a real node needs: see devcluster/node.py")
