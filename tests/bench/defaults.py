@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -46,6 +47,9 @@ class Watches:
         self.master: Reflector[MasterQuota] = Reflector(master, MASTER_QUOTAS)
         self.seeds: list[Reflector[QuotaCopy]] = [Reflector(seed, QUOTA_COPIES) for seed in seeds]
 
+    def all(self) -> list[Reflector[Any]]:
+        return [self.master, *self.seeds]
+
     async def limited_to(self, limit: dict[str, str], started: float) -> Seen:
         """Waits until every project's quota says so: on the master, on all seeds, and until it is in force there."""
 
@@ -79,7 +83,7 @@ async def _watching(installed: Installation) -> AsyncIterator[Watches]:
             stack.push_async_callback(cluster.close)
             clusters.append(cluster)
         watches = Watches(clusters[0], clusters[1:])
-        following = [asyncio.create_task(watch.run()) for watch in (watches.master, *watches.seeds)]
+        following = [asyncio.create_task(watch.run()) for watch in watches.all()]
         try:
             yield watches
         finally:
@@ -141,7 +145,7 @@ async def _make(installed: Installation, cpu: str) -> None:
 async def _unset(installed: Installation, watches: Watches) -> None:
     """There is no default any more, and no quota anywhere."""
     await apply(installed.master, [named("QuotaSettings", "default", scaleCheck="warn")])
-    await _when(lambda: not any(len(seen.store) for seen in (watches.master, *watches.seeds)), time.monotonic())
+    await _when(lambda: not any(len(seen.store) for seen in watches.all()), time.monotonic())
     await asyncio.sleep(_LEDGERS_GO)
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -61,7 +62,7 @@ class Api:
             await asyncio.sleep(0.1)
 
     @staticmethod
-    def path(body: Mapping[str, object], *, named: bool = True) -> str:
+    def path(body: Mapping[str, Any], *, named: bool = True) -> str:
         metadata = body["metadata"]
         namespace = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
         name = f"/{metadata['name']}" if named else ""

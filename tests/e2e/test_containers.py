@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import pytest_asyncio
@@ -57,7 +58,7 @@ async def redis_image(daemon: None, tmp_path_factory: pytest.TempPathFactory) ->
     return found
 
 
-@pytest_asyncio.fixture
+@pytest_asyncio.fixture  # type: ignore[no-redef]
 async def servers(
     redis_image: redis_program.Executable, group: ProcessGroup, tmp_path: Path
 ) -> AsyncIterator[ContainerRack]:
@@ -86,7 +87,7 @@ async def test_the_image_admits_refuses_and_ends_in_order(
         finally:
             for program in programs:
                 await program.stop()
-        assert [(program.name, program.exit_status) for program in programs] == [
+        assert [(program.name, cast(ProgramContainer, program).exit_status) for program in programs] == [
             ("seedquota-master", 0),
             ("seedquota-seed-1", 0),
         ]

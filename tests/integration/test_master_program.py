@@ -1164,8 +1164,8 @@ async def test_top_describe_and_doctor_show_a_seed_that_is_away_and_what_it_hold
     world: World, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.start_master()
-    for seed in ("eu-1", "us-1"):
-        await world.add_seed(seed, server=seed)
+    for name in ("eu-1", "us-1"):
+        await world.add_seed(name, server=name)
     await world.master.create(PROJECTS, {"metadata": {"name": "alpha"}, "spec": {"organization": "acme"}})
     await world.apply_quota("project-alpha", "alpha", cpu="10")
     await until(lambda: world.copy("us-1", "project-alpha"))

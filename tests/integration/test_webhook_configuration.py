@@ -20,7 +20,8 @@ from aiohttp import web
 from msgspec import structs
 
 from common.api.types import SecretRef, UserCluster, UserClusterSpec
-from common.kube.client.api_client import JSON, Cluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.connection import JSON
 from common.kube.client.errors import Invalid, NotFound, Unavailable
 from common.kube.client.meta import ObjectMeta
 from common.kube.client.reach import ANYWHERE

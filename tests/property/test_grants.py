@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from common.quota import account as accounts
-from common.quota import escrow, fencing
+from common.quota import escrow, fencing, resources
 from common.quota.account import Account, Admitted, Ask, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from master.grants.allocation_state import SeedDemand
@@ -205,7 +205,7 @@ class Escrow(RuleBasedStateMachine):
         return SeedDemand(
             name=name,
             held=escrow.held(holding),
-            use=accounts.resources.add(report.used, report.reserved) if report is not None else {},
+            use=resources.add(report.used, report.reserved) if report is not None else {},
             counted=report.used if report is not None else {},
             ask=report.ask if known and report is not None else Ask(),
             answered=number if report is not None and report.incarnation == life else 0,

@@ -7,13 +7,14 @@ last counts of an earlier one, and goes on from them with the other kind.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.object_names import PODS, RESOURCE_CLAIMS
 from common.quota.resources import ResourceList
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator
+from seed.kinds.namespaces.source import NamespacedSource
 from tests.sim import namespaces
 from tests.sim.checks import Thing, Wish
 from tests.sim.namespace_side import NamespaceLeader
@@ -74,7 +75,7 @@ class KindsWorld(NamespaceWorld):
     def _written(self, replica: Replica, uid: str, before: Account, after: Account, decided: Decided) -> None:
         leader = replica.leader
         for key, source in leader.namespaces.items() if isinstance(leader, NamespaceLeader) else ():
-            if source._partial and before.used.get(key) != after.used.get(key):
+            if cast(NamespacedSource, source)._partial and before.used.get(key) != after.used.get(key):
                 self.counted_partly += 1
                 if before.fenced:
                     self.fail(f"{key} was counted in part in a fenced account")

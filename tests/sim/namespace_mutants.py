@@ -17,6 +17,7 @@ from seed.kinds.namespaces import cache as namespace_cache
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import Selection
 from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
+from seed.kinds.namespaces.evaluators import namespaced
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.same_write import SameWrites
 from seed.kinds.namespaces.source import NamespacedSources
@@ -156,8 +157,8 @@ _put = ObjectTotals.put
 _decide = Admission.decide
 _generation = ClusterObjects.generation
 _select = namespace_cache.NamespaceCache.select
-_added = admission.namespaced.added
-_changed_namespaced: Mapping[str, Any] = {**vars(admission.namespaced), "added": what_a_write_leaves}
+_added = namespaced.added
+_changed_namespaced: Mapping[str, Any] = {**vars(namespaced), "added": what_a_write_leaves}
 
 ALL: tuple[Mutant, ...] = (
     Mutant(

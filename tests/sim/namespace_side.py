@@ -209,7 +209,7 @@ class NamespaceReplica(Replica):
                 watched = self.namespace_cache._watched[key] = _Watched(cluster)
                 client = self.client(key)
                 watched.cluster = cast("Cluster", client)
-                watched.reflector = seed.kinds.namespaces.cache.Reflector(
+                watched.reflector = seed.kinds.namespaces.cache.Reflector(  # type: ignore[attr-defined]
                     watched.cluster, seed.kinds.namespaces.cache.NAMESPACES, on_change=lambda _change: None
                 )
                 self.labels[key] = _CachedLabels(client, watched)

@@ -76,7 +76,7 @@ _REPLACED = (
     (common.runtime.unexpected, "tell", _unexpected),
     (common.kube.controller.leader_election, "timestamp", lambda _after: str(next(_writes))),
     (common.quota.quantity, "parse", cache(common.quota.quantity.parse)),  # the same few amounts again and again
-    (asyncio.tasks._all_tasks, "add", bool),  # nobody asks which there are
+    (asyncio.tasks._all_tasks, "add", bool),  # type: ignore[attr-defined] # nobody asks which there are
     (common.quota.object_names, "counted", counted),
     (common.quota.reservations, "MAX_RESERVATIONS", ROOM),
     (common.quota.shares, "FEW", FEW),

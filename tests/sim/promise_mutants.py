@@ -15,6 +15,7 @@ from seed.accounts.reservation_collector import ReservationCollector
 from seed.accounts.usage_writer import Counting
 from seed.kinds.namespaces import admission, promise_totals, promises
 from seed.kinds.namespaces.evaluators import resource_quotas
+from seed.kinds.namespaces.evaluators.amounts import amount
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, Promise
 from seed.kinds.namespaces.promise_totals import PromiseTotals
 from seed.kinds.namespaces.totals import ObjectTotals
@@ -42,7 +43,7 @@ def the_whole_amount(write: Any, limited: Collection[str], others: ResourceList)
 
 def by_the_spec_alone(subject: CoreQuota, limited: Iterable[str]) -> ResourceList:
     hard = subject.spec.hard
-    return {name: resource_quotas.amount(hard[name]) for name in limited if name in hard}
+    return {name: amount(hard[name]) for name in limited if name in hard}
 
 
 def nobody_looks_again(*_arguments: object) -> Any:

@@ -517,18 +517,18 @@ class Chaos:
         else:
             self.world.restore_source(source, source.snapshot)
 
-    def away(self, server: object, seconds: float, then: Step) -> None:
+    def away(self, server: Any, seconds: float, then: Step) -> None:
         world = self.world
-        server.up = False  # type: ignore[attr-defined]
+        server.up = False
 
         def back() -> None:
             then()
-            server.up = True  # type: ignore[attr-defined]
+            server.up = True
 
         world.later.append((world.now + seconds, back))
 
     def outage(self) -> None:
-        server = self.rng.choice([self.world.master, *self.world.apis.values()])
+        server: Any = self.rng.choice([self.world.master, *self.world.apis.values()])
         if server.up:
             self.away(server, self.rng.choice((0.5, 2.0, 7.0)), lambda: None)
 

@@ -14,14 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from common.kube.client.meta import ObjectMeta as KubeMeta
-from common.kube.controller.leader_election import (
-    SETTLED_ANNOTATION,
-    SINCE_ANNOTATION,
-    WRITES_ANNOTATION,
-    Lease,
-    LeaseObject,
-    LeaseSpec,
-)
+from common.kube.controller.leader_election import Lease, LeaseObject, LeaseSpec
+from common.kube.controller.lease_record import SETTLED_ANNOTATION, SINCE_ANNOTATION, WRITES_ANNOTATION
 from common.quota import escrow, resources, shares, surge
 from common.quota.account import Account, AccountKey, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
@@ -256,7 +250,7 @@ class World:
     # Processes -----------------------------------------------------------------------------------------------------
 
     def _loop(self) -> Loop:
-        return Loop(self, self.rng.choice((0.9, 0.95, 1.0, 1.05, 1.1)))
+        return Loop(self, self.rng.choice((0.9, 0.95, 1.0, 1.05, 1.1)))  # type: ignore[abstract]
 
     def start_replica(self, site: Site) -> None:
         replica = self.replica_type(

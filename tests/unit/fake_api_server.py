@@ -42,6 +42,7 @@ class FakeApiServer:
         self.end_watches = asyncio.Event()
         self.keeps_time = False  # ends watches when their timeoutSeconds are over
         self.page_hook: Callable[[], Any] | None = None
+        self.release = asyncio.Event()  # for hooks that wait
         self.discovery: dict[str, Any] = {}  # what is served, by path
         self.unlistable: dict[str, str] = {}  # plurals, and why a list of them fails
         self.url = ""

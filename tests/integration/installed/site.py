@@ -100,8 +100,10 @@ class Site:
         self.one, self.two = self.tenants[0], self.tenants[-1]
 
     async def close(self) -> None:
-        for session in (*set(self._sessions.values()), *self.tenants):
-            await session.__aexit__(None, None, None)
+        for session in set(self._sessions.values()):
+            await session.close()
+        for tenant in self.tenants:
+            await tenant.__aexit__(None, None, None)
 
     def add(self, server: ApiServer) -> None:
         """One that is no part of the installation."""

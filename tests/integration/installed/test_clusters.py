@@ -104,8 +104,8 @@ async def test_the_use_of_a_lost_seed_stays_and_what_it_holds_idle_is_given_to_n
         await site.installed.enforced(QUOTA, 60)
         await site.settled()
         await site.ready()
-        attempts = await fill(site.tenants, SMALL, 20)
-        assert {attempt.outcome for attempt in attempts} == {Outcome.ADMITTED, Outcome.REFUSED}, attempts
+        filled = await fill(site.tenants, SMALL, 20)
+        assert {attempt.outcome for attempt in filled} == {Outcome.ADMITTED, Outcome.REFUSED}, filled
     await site.uses(cpus(10))
 
 

@@ -15,6 +15,7 @@ from cli import completion, figures, top
 from cli.__main__ import parser
 from cli.doctor import cures, findings, signs
 from cli.quotas import nearest
+from cli.seeds.on_master import Held
 from common.api.core import Secret
 from common.api.types import UserCluster
 from common.kube.client.meta import ObjectMeta
@@ -144,7 +145,7 @@ def test_a_certificate_is_named_two_weeks_before_it_ends() -> None:
 def test_a_seed_that_is_lost_is_named_only_while_it_holds_something() -> None:
     lost = seed("us-1", "", AWAY, state="Lost")
     assert findings.of_seeds([lost], {}, {}, ["us-1"]) == []
-    held = {"us-1": {"a": findings.Held({"cpu": 10**9}, known=True)}}
+    held = {"us-1": {"a": Held({"cpu": 10**9}, known=True)}}
     assert [each.reason for each in findings.of_seeds([lost], held, {}, ["us-1"])] == ["Lost"]
     assert findings.of_seeds([], held, {}, ["us-1"]) == [], "it was not chosen, and is there"
     assert [each.reason for each in findings.of_seeds([], held, {}, [])] == ["Gone"]

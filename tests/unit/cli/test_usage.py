@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -125,7 +125,7 @@ class Master:
         self.pictures.pop(0)
         yield self
 
-    async def read(self) -> list[WatchEvent[MasterQuota]] | None:
+    async def read(self) -> Sequence[WatchEvent[MasterQuota]] | None:
         return [WatchEvent("MODIFIED", "2", ALPHA)]
 
 

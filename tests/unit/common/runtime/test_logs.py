@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,7 +111,7 @@ def test_what_a_caller_or_a_cluster_causes_is_limited_and_the_rest_is_not(
     fact: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     stream = written("json")
     for number in range(1000):
         log.info("request refused", extra={fact: "eve", "number": number})

@@ -67,7 +67,7 @@ async def readers() -> AsyncIterator[tuple[PageReaders, Reviews]]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     now = [1000.0]
-    monkeypatch.setattr(page_access.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
     def pass_(seconds: float) -> None:
         now[0] += seconds

@@ -17,6 +17,7 @@ from aiohttp import web
 from common.server.web_server import WebServer
 from master.apiserver import app as api
 from master.apiserver.app import API, App, refusal
+from master.apiserver.client_certificates import user_of
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 from master.seeds.decisions import SeedDecisions
@@ -111,7 +112,7 @@ async def test_a_page_of_another_site_writes_nothing_by_what_a_browser_shows_by_
     async with serving() as world:
         if by == "certificate":
             certificate = Authority().issue("ann").der
-            user = api.user_of(certificate)
+            user = user_of(certificate)
             monkeypatch.setattr(api, "user_of", lambda _shown: user)
         else:
             world.app.session = lambda _request: "token-of-ann"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,7 +24,6 @@ from common.quota.quantity import UNIT
 from common.runtime.burst import BurstDetector
 from master.cache.informers import Caches
 from master.cache.objects import MasterQuota, QuotaCopy
-from master.quotas import state as state_module
 from master.quotas.controller import Quotas
 from master.quotas.events import QuotaEvents
 from master.quotas.ledger_store import Ledgers, ledger_name
@@ -416,7 +416,7 @@ async def test_an_override_ends_by_the_clock_like_a_limit_that_is_lowered(
 ) -> None:
     """eu-1 holds 8 and us-1 holds 2 of 10. What was granted meanwhile stays granted, and nothing more is."""
     now = [1_000_000.0]
-    monkeypatch.setattr(state_module.time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
     term = Term()
     link = term.links["us-1"]
     link.in_cluster = in_cluster

@@ -14,7 +14,8 @@ from aiohttp import web
 from msgspec import structs
 
 from cli import explain as command
-from cli.__main__ import printable, run
+from cli.__main__ import run
+from cli.terminal import printable
 from common.api.types import WireIdle
 from common.kube.client.meta import ObjectMeta
 from common.quota import fencing

@@ -5,6 +5,7 @@ What is missing is named, never its value.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -222,7 +223,7 @@ async def test_what_was_read_is_kept_a_while_and_longer_while_it_cannot_be_read(
     for _ in range(3):
         assert (await credentials_of(made, asked))["token"] == "t"
     assert api.reads == ["Secret alpha/cloud"]
-    monkeypatch.setattr(reading.time, "monotonic", lambda: 1e9)
+    monkeypatch.setattr(time, "monotonic", lambda: 1e9)
     api.error = Unavailable(0, "Unavailable", "no answer")
     assert (await credentials_of(made, asked))["token"] == "t"
     assert len(api.reads) == 2

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from common.api import conditions
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound, TooManyRequests, Unavailable
 from common.kube.client.resource import Resource
@@ -155,7 +156,7 @@ async def test_what_somebody_changed_there_is_restored_in_time_and_its_age_stays
 
 async def test_the_time_stands_still_while_an_amount_may_be_old(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter(f"2026-11-20T10:00:0{number}Z" for number in range(9))
-    monkeypatch.setattr(copies.conditions, "now", lambda _offset: next(times))
+    monkeypatch.setattr(conditions, "now", lambda _offset: next(times))
 
     def shown() -> tuple[str, bool]:
         status = world.cluster.quotas["project-alpha"]

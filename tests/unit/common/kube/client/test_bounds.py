@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from prometheus_client import REGISTRY
 
-from common.kube.client import bounds, transport
+from common.kube.client import bounds
 from common.kube.client.api_client import Cluster
 from common.kube.client.bounds import AT_ONCE, MAX_INTERIM, MAX_VALUES, SHARE
 from common.kube.client.errors import ApiError, Malformed, NotFound, Unavailable
@@ -379,7 +379,7 @@ async def test_only_who_uses_much_of_the_event_loop_pauses(monkeypatch: pytest.M
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    monkeypatch.setattr(transport.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     pace = Pace(SHARE)
     for _ in range(12):
         pace.took(0.02)

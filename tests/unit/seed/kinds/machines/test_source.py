@@ -52,7 +52,6 @@ async def following(monkeypatch: pytest.MonkeyPatch, *, held: bool = False) -> A
     monkeypatch.setitem(fakes.PLURALS, "machines", ("cluster.k8s.io/v1alpha1", "Machine"))
     async with fake_api_server() as api:
         if held:
-            api.release = asyncio.Event()
 
             async def hold(request: web.Request) -> None:
                 stale = await api.list(request, "machines", "alpha")
