@@ -29,7 +29,8 @@ def test_the_paths_that_it_names_exist() -> None:
     named = [word for word in re.findall(r"`([\w./-]+)`", PAGE) if "/" in word] + re.findall(r"\]\(([\w./-]+)\)", PAGE)
     assert len(named) > 40
     beside = {path.name for path in (ROOT / "tests" / "integration").iterdir()}
-    assert [path for path in named if not (ROOT / path).exists() and path.strip("/") not in beside] == []
+    written = [path for path in named if not path.startswith(".venv/")]  # what is there is made by tests
+    assert [path for path in written if not (ROOT / path).exists() and path.strip("/") not in beside] == []
 
 
 def test_the_make_targets_that_it_names_exist_and_help_lists_all_that_there_are() -> None:
