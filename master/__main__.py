@@ -12,6 +12,7 @@ from typing import Annotated
 
 from prometheus_client import REGISTRY
 
+from common.kube.client import networks
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.controller.leader_election import Lease
@@ -66,6 +67,14 @@ class MasterOptions(CommonOptions):
         Path | None,
         Flag(flags.path, "SQLite file with the use of the last 30 days, for the page; not set: none is kept"),
     ] = None
+    notification_networks: Annotated[
+        tuple[str, ...],
+        Flag(
+            networks.listed,
+            "networks in which receivers of QuotaNotifications may be beside public addresses, such as "
+            "10.0.0.0/8,fd00::/8; only there they may be without TLS",
+        ),
+    ] = ()
 
 
 async def connect(given: MasterOptions) -> Cluster:
@@ -87,7 +96,7 @@ async def serve(running: Program, given: MasterOptions) -> None:
     renewing = OwnLoop("lease")
     of_lease = await renewing.run(connect(given))
     lease = Lease(of_lease, given.namespace, LEASE, identity, loop=renewing)
-    master = Master(cluster, given.namespace, identity, lease)
+    master = Master(cluster, given.namespace, identity, lease, notification_networks=given.notification_networks)
     running.health.add("caches", master.caches.not_synced)
     collector = MasterMetrics(lambda: master.leading)
     REGISTRY.register(collector)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
+from common.kube.client.networks import PublicNetworks
 from common.kube.controller.leader_election import Lease
 from common.runtime import metrics, unexpected
 from common.runtime.unexpected import kept_running
 from common.runtime.waiting import first_of
 from master.cache.informers import Caches
+from master.notifications.controller import Notifications
 from master.quotas.controller import Quotas
 from master.quotas.events import QuotaEvents
 from master.quotas.ledger_store import Ledgers
@@ -34,10 +37,20 @@ PAUSE = 1.0  # seconds before trying again after a leadership that ended
 class Master:
     """One replica. It always keeps the caches; while it holds the lease it also works."""
 
-    def __init__(self, cluster: Cluster, namespace: str, identity: str, lease: Lease | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        identity: str,
+        lease: Lease | None = None,
+        *,
+        notification_networks: Iterable[str] = (),
+    ) -> None:
+        """`notification_networks`: beside public addresses, where receivers of QuotaNotifications may be."""
         self.leading: tuple[Seeds, Quotas] | None = None
         self._cluster = cluster
         self._namespace = namespace
+        self._receivers = PublicNetworks(notification_networks)
         self._identity = identity
         self.caches = Caches(cluster, namespace)
         self.lease = lease or Lease(cluster, namespace, LEASE, identity)
@@ -95,7 +108,7 @@ class Master:
         namespaces = OrganizationNamespaces(
             self._cluster,
             self.caches,
-            on_change=lambda organization: tenants.settled("organizations", organization),
+            on_change=lambda organization: organization_changed(organization),  # noqa: PLW0108 (it is defined below)
             on_reconcile=metrics.reconciled,
         )
         tenants = Tenants(
@@ -104,6 +117,19 @@ class Master:
         defaults = DefaultQuotas(self._cluster, self.caches, on_reconcile=metrics.reconciled)
         kubermatic = KubermaticProjects(self._cluster, self.caches, on_reconcile=metrics.reconciled)
         allocations = QuotaAllocations(self._cluster, self.caches, on_reconcile=metrics.reconciled)
+
+        notifications = Notifications(
+            self._cluster,
+            self.caches,
+            namespaces,
+            self._namespace,
+            self._receivers,
+            on_reconcile=metrics.reconciled,
+        )
+
+        def organization_changed(organization: str) -> None:
+            tenants.settled("organizations", organization)
+            notifications.organization_changed(organization)
 
         def seed_changed(seed: str) -> None:
             statuses.look(seed)
@@ -117,7 +143,8 @@ class Master:
         seeds.on_seed, seeds.on_settled, seeds.on_copy = seed_changed, copy_settled, quotas.copy_changed
         self.leading = seeds, quotas
         async with asyncio.TaskGroup() as group:
-            for work in (seeds, quotas, statuses, tenants, namespaces, defaults, events, kubermatic, allocations):
+            parts = (seeds, quotas, statuses, tenants, namespaces, defaults, events, kubermatic, allocations)
+            for work in (*parts, notifications):
                 part = type(work).__name__
                 group.create_task(kept_running(part, work.run, ends=(ApiError,)), name=part)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from common.kube.client.networks import Networks
+from common.kube.client import networks
 from common.runtime.flags import (
     Address,
     Flag,
@@ -35,15 +35,6 @@ def provider_names(raw: str) -> tuple[str, ...]:
     if not names or not set(names) <= PROVIDERS.keys() | ENDED:
         raise ValueError(f"{raw!r} is not a list of {', '.join(sorted(PROVIDERS))}")
     return tuple(name for name in names if name in PROVIDERS)
-
-
-def networks(raw: str) -> tuple[str, ...]:
-    found = words(raw)
-    try:
-        Networks(found)
-    except ValueError as error:
-        raise ValueError(f"{raw!r} is not a list of networks such as 10.0.0.0/8,fd00::/8: {error}") from None
-    return found
 
 
 def service(raw: str) -> ServicePort:
@@ -91,7 +82,7 @@ class SeedOptions(LedgerOptions):
     user_cluster_networks: Annotated[
         tuple[str, ...],
         Flag(
-            networks,
+            networks.listed,
             "networks in which the API servers of user clusters may be, such as 10.0.0.0/8,fd00::/8; not set: all "
             "addresses but those of loopback, link-local, multicast and of no host",
         ),

@@ -21,7 +21,10 @@ async def write_status(
     cluster: Cluster, resource: Resource[T], there: T, status: Mapping[str, object] | msgspec.Struct, manager: str
 ) -> bool:
     """Of this object, and of no other that got its name. Whether it is still there. Raises Conflict if another is."""
-    body = {"metadata": {"name": there.metadata.name, "uid": there.metadata.uid}, "status": status}
+    metadata = {"name": there.metadata.name, "uid": there.metadata.uid}
+    if there.metadata.namespace:
+        metadata["namespace"] = there.metadata.namespace
+    body = {"metadata": metadata, "status": status}
     try:
         await cluster.apply(resource, body, manager, "status")
     except NotFound:

@@ -32,6 +32,7 @@ _BY_MASTER = {
     "ResourceQuotaAllocation": ("master/tenancy/quota_allocations.py",),
     "Seed": ("master/reporting/seed_*.py", "master/seeds/*.py"),
     "Project": ("master/reporting/tenant_*.py",),
+    "QuotaNotification": ("master/notifications/*.py",),
     "Organization": ("master/reporting/tenant_conditions.py", "master/tenancy/organization_namespaces.py"),
 }
 _BY_SEED = {

@@ -14,6 +14,7 @@ from common.runtime import logs, metrics
 from common.server import serving_certificate
 from devcluster.reference.markdown import code, table
 from master.apiserver import metrics as api
+from master.notifications import metrics as notifications
 from master.reporting.metrics import MasterMetrics
 from seed import collectors
 from seed import metrics as observed
@@ -64,7 +65,7 @@ def page() -> str:
         *_declared(observed),
         *(row for collector in _collectors(collectors) for row in _collected(collector.collect())),
     ]
-    master = [*_declared(api), *_collected(MasterMetrics(lambda: None).collect())]
+    master = [*_declared(api), *_declared(notifications), *_collected(MasterMetrics(lambda: None).collect())]
     parts = ((_BOTH, both), (_MASTER, master), (_SEED, seed))
     tables = [f"{text}\n{table(('metric', 'kind', 'labels', 'what it is'), sorted(rows))}\n" for text, rows in parts]
     return "\n".join([_HEAD, *tables])

@@ -435,12 +435,14 @@ def test_the_program_has_the_rights_that_it_was_seen_to_use_and_no_other(
 
 
 def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
-    of_master = ("master", "master-in-cluster", "viewer", "master-start-check")
+    of_master = ("master", "master-in-cluster", "viewer", "notifications", "master-start-check")
     assert rules_of(rendered[MASTER, "defaults"]) == rules_in(*of_master)
     of_api = ("master-api", "master-client-ca", "api-actors")
     assert rules_of(rendered[MASTER, "api"]) == rules_in(*of_master, *of_api)
     assert rules_of(rendered[MASTER, "objects"]) == rules_in(*of_master, "master-values")
-    assert rules_of(rendered[MASTER, "on nodes"]) == rules_in("master", "master-in-cluster", "viewer"), "no start check"
+    assert rules_of(rendered[MASTER, "on nodes"]) == rules_in(
+        "master", "master-in-cluster", "viewer", "notifications"
+    ), "no start check"
     always = rules_in("seed", "seed-in-cluster", "seed-namespace", "explain", "seed-start-check")
     always |= {found: rules for found, rules in rules_in("master-on-seed").items() if found[0] == "ClusterRole"}
     assert rules_of(rendered[SEED, "defaults"]) == always

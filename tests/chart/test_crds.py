@@ -92,6 +92,11 @@ def settings(project: dict | None = None, **spec: object) -> dict:
     return resource("QuotaSettings", "default", {"defaults": defaults, **spec})
 
 
+def notification(**spec: object) -> dict:
+    given = {"events": ["Full"], "form": "slack", "secretRef": {"name": "hook"}, **spec}
+    return resource("QuotaNotification", "hook", given, namespace="alpha")
+
+
 def of_organization(name: str = "a1", **spec: object) -> dict:
     whose = {"organization": "acme", "project": "alpha", "kind": "kubernetescluster", "id": "d6beb0dd"}
     spec = {**whose, "resources": [allocated("servers", 3, 5)], **spec}
@@ -258,6 +263,11 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             "spec.subject",
             "only kind namespaces has counts",
         ),
+        (notification(events=[]), "spec.events", "should have at least 1 items"),
+        (notification(events=["Overflow"]), "spec.events[0]", "supported values"),
+        (notification(form="teams"), "spec.form", "supported values"),
+        (notification(secretRef={}), "spec.secretRef.name", "Required value"),
+        (notification(secretRef={"name": "../x"}), "spec.secretRef.name", "should match"),
         (allocation(pods="-1"), "spec.allocation.hard[pods]", "a limit cannot be negative"),
         (allocation(pods="many"), "spec.allocation.hard[pods]", "not a quantity"),
         (allocation(), "spec.allocation.hard", "should have at least 1 properties"),
@@ -696,6 +706,18 @@ def age(cell: object) -> bool:
         (
             "ResourceQuotaAllocation",
             {"Allocated": "pods 30/50", "Namespaces": 5, "Ready": "True", "Age": age},
+            [],
+        ),
+        (
+            "QuotaNotification",
+            {
+                "Form": "slack",
+                "Events": lambda cell: "NearLimit" in str(cell),
+                "Ready": "True",
+                "Delivered": "True",
+                "Last": age,
+                "Age": age,
+            },
             [],
         ),
         (

@@ -115,6 +115,7 @@ OF_A_MASTER: dict[str, dict[str, object]] = {
     "without-page": {"api": {"enabled": True}, "page": {"enabled": False}},
     "fitted": {**FITTED, "api": {"enabled": True, "port": 10250}},
     "objects": OBJECTS,
+    "notifications": {"notifications": {"networks": ["10.0.0.0/8", "fd00::/8"]}},
 }
 
 REDIS: dict[str, object] = {

@@ -197,8 +197,17 @@ async def use_what_there_is(site: Site) -> None:
     await decisions(site)
     await added_by_command(site)
     await http_api(site)
+    await notifications(site)
     await jobs_of_charts(site)
     await ends(site)
+
+
+async def notifications(site: Site) -> None:
+    """Of the master's own namespace, whose Secrets it knows. To read others it has no right until a tenant gives it."""
+    told = named("QuotaNotification", "told", events=["Full"], form="slack", secretRef={"name": "missing"})
+    await site.apply("master", {**told, "metadata": {"name": "told", "namespace": NAMESPACE}})
+    path = f"namespaces/{NAMESPACE}/quotanotifications/told"
+    await site.comes("master", path, "Ready", "False", "SecretNotFound")
 
 
 async def namespaces(site: Site) -> None:

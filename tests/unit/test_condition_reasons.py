@@ -47,6 +47,7 @@ def code_by_kind() -> dict[str, str]:
         "localresourcequota": text("seed/projections/local_quota.py"),
         "localresourcequotaallocation": text("seed/projections/local_quota.py"),
         "organization": organizations + conditions,
+        "quotanotification": text("master/notifications/*.py"),
         "project": tenants + organizations.partition("def _quotas(")[2] + conditions,
         "resourcequotaallocation": text("master/tenancy/quota_allocations.py"),
         "resourcequota": text("master/quotas/*.py", "master/seeds/status_publisher.py", "seed/accounts/*.py"),

@@ -79,6 +79,12 @@ COUNTED_PODS = "unit/seed/kinds/namespaces/evaluators/test_pods.py"
 PROMISE_TOTALS = "unit/seed/kinds/namespaces/test_promise_totals.py"
 
 ISOLATION = "unit/seed/test_isolation.py"
+
+DELIVERY = "unit/master/notifications/test_delivery.py"
+RECEIVER = "unit/master/notifications/test_receiver.py"
+NOTIFICATIONS = "unit/master/notifications/test_controller.py"
+NOTIFIED_OF = "unit/master/notifications/test_plan.py"
+NOTIFIED = "integration/test_notifications.py"
 REFLECTOR = "unit/common/kube/controller/test_reflector.py"
 SOURCE = "unit/seed/kinds/machines/test_source.py"
 UNSIZED = "unit/seed/usage/test_unsized.py"
@@ -731,6 +737,43 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "the master's token is stolen: write other namespaces": (
         f"{ONE_CLUSTER}::test_the_master_may_write_the_namespaces_of_organizations_alone",
     ),
+    "a receiver on the platform's network": (
+        f"{DELIVERY}::test_no_connection_is_made_to_an_address_that_is_forbidden",
+        f"{DELIVERY}::test_a_name_that_leads_elsewhere_when_it_is_connected_to_is_found_out",
+        f"{RECEIVER}::test_only_public_addresses_are_connected_to",
+    ),
+    "a receiver that redirects": (f"{DELIVERY}::test_redirects_are_not_followed",),
+    "messages that show which addresses and ports answer": (
+        f"{DELIVERY}::test_a_hostile_receiver_takes_no_more_than_its_time",
+        f"{DELIVERY}::test_nobody_listens",
+    ),
+    "a receiver that is slow": (
+        f"{DELIVERY}::test_a_hostile_receiver_takes_no_more_than_its_time",
+        f"{DELIVERY}::test_of_an_endless_answer_only_the_status_counts",
+    ),
+    "many objects, or objects that change all the time": (
+        f"{NOTIFICATIONS}::test_a_tenant_who_changes_everything_all_the_time_is_sent_a_bounded_number_of_messages",
+        f"{NOTIFICATIONS}::test_what_fails_is_tried_later_and_later_also_where_quotas_change_meanwhile",
+        f"{NOTIFIED}::test_a_namespace_has_a_bounded_number_of_them",
+    ),
+    "the object names a Secret of another namespace": (
+        f"{NOTIFICATIONS}::test_only_the_secret_of_its_own_namespace_is_read_and_only_for_what_can_be_sent",
+    ),
+    "reads the URL or the key in a status": (
+        f"{DELIVERY}::test_no_log_has_the_path_which_is_a_secret",
+        f"{NOTIFIED}::test_a_message_that_fails_is_tried_again_under_its_id_and_no_status_says_where_to",
+    ),
+    "is informed of quotas of another organization": (
+        f"{NOTIFIED}::test_an_organization_is_told_once_and_signed_whichever_master_leads",
+        f"{NOTIFIED_OF}::test_an_organization_is_told_of_its_own_quotas_and_those_of_its_projects_alone",
+    ),
+    "the master's token is stolen: read Secrets of organizations": (
+        f"{NOTIFIED}::test_an_organization_is_told_once_and_signed_whichever_master_leads",
+    ),
+    "a name or message that mentions everybody": (
+        f"{NOTIFIED_OF}::test_no_text_mentions_a_channel_of_slack_or_makes_a_link",
+    ),
+    "a message is forged": (f"{DELIVERY}::test_a_message_is_posted_and_can_be_verified",),
     "nobody knows what is in the image": (
         f"{IMAGE}::test_the_bill_of_materials_names_what_is_there_and_is_the_same_each_time",
     ),

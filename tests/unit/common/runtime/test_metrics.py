@@ -23,6 +23,7 @@ from common.kube.controller.workqueue import WorkQueue
 from common.runtime import logs, metrics
 from common.server import serving_certificate
 from master.apiserver import metrics as apiserver
+from master.notifications import metrics as notifications
 from master.reporting.metrics import MasterMetrics
 from seed import collectors
 from seed import metrics as observed
@@ -66,7 +67,9 @@ def sections() -> dict[str, list[str]]:
             + declared(serving_certificate)
             + collected(metrics.QueuesCollector().collect())
         ),
-        "## seedquota-master": sorted(declared(apiserver) + collected(MasterMetrics(lambda: None).collect())),
+        "## seedquota-master": sorted(
+            declared(apiserver) + declared(notifications) + collected(MasterMetrics(lambda: None).collect())
+        ),
         "## seedquota-seed": sorted(
             declared(observed)
             + collected(collectors.AccountsCollector(nothing, nothing).collect())

@@ -18,6 +18,7 @@ from prometheus_client import REGISTRY
 from common.kube.controller import workqueue
 from common.kube.controller.controller import Controller
 from common.kube.controller.workqueue import WorkQueue
+from master.notifications.controller import Notifications
 from master.quotas.controller import Quotas
 from master.quotas.status_writer import StatusWriter
 from master.reporting.seed_status import SeedStatuses
@@ -38,6 +39,7 @@ OWNERS: tuple[Callable[..., Any], ...] = (
     CopySync,
     DefaultQuotas,
     KubermaticProjects,
+    Notifications,
     OrganizationNamespaces,
     Publisher,
     QuotaAllocations,

@@ -1,0 +1,1 @@
+"""Messages to receivers that tenants choose, about what begins and ends at their quotas."""
