@@ -25,7 +25,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota import resources
 from common.quota.names import in_order
-from common.quota.object_names import COUNT
+from common.quota.object_names import COUNT, SUM
 from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage
@@ -213,12 +213,13 @@ def _unused(quota: MasterQuota, found: Figures) -> list[str]:
             "No namespace uses anything of it. If one should, compare its labels with the selector: `kubectl get "
             "namespaces --show-labels` in each cluster that takes part."
         ]
-    counts = [name for name, each in found.resources.items() if name.startswith(COUNT) and each.used == "0"]
+    counts = [name for name, each in found.resources.items() if name.startswith((COUNT, SUM)) and each.used == "0"]
     if not counts:
         return []
     return [
         f"Nothing is counted of {', '.join(counts)}. If there are such objects, compare the name with `kubectl "
-        "api-resources`: count/deployments.apps has the plural and the API group."
+        "api-resources`: count/deployments.apps has the plural and the API group. "
+        "sum.deployments.v1.apps/spec.replicas also has the version and the path of a field."
     ]
 
 

@@ -1,11 +1,13 @@
 """Names of resources that a quota for namespaces can limit, and which objects each of them counts. Pure.
 
 They are the names of Kubernetes' core quotas (1.35: k8s.io/kubernetes/pkg/quota/v1/evaluator/core, each file's
-MatchingResources, and k8s.io/apiserver/pkg/quota/v1/generic, ObjectCountQuotaResourceNameFor).
+MatchingResources, and k8s.io/apiserver/pkg/quota/v1/generic, ObjectCountQuotaResourceNameFor). Core has no name for a
+number in objects; `SUM` begins ours.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
@@ -32,6 +34,10 @@ RESOURCE_CLAIMS: Final = GroupResource("resourceclaims", "resource.k8s.io")
 RESOURCE_QUOTAS: Final = GroupResource("resourcequotas")
 
 COUNT: Final = "count/"
+SUM: Final = "sum."
+"""Before the name of a number in objects: `sum.databases.v1.example.com/spec.replicas`. The name says all that is to be
+known, so there is no moment at which somebody reads it otherwise than somebody else. See
+docs/decisions/0032-fields-are-named-by-the-resource.md."""
 REQUESTS: Final = "requests."
 LIMITS: Final = "limits."
 HUGE_PAGES: Final = "hugepages-"
@@ -45,6 +51,12 @@ ALIASES: Final = {
     GroupResource(name): name for name in ("configmaps", "replicationcontrollers", "resourcequotas", "secrets")
 }
 """Older names of counts (evaluator/core/registry.go, legacyObjectCountAliases)."""
+
+_LABEL: Final = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_FIELD: Final = re.compile(
+    rf"sum\.(?P<resource>{_LABEL})\.(?P<version>v[0-9]{{1,4}}(?:(?:alpha|beta)[0-9]{{1,4}})?)"
+    rf"\.(?P<group>{_LABEL}(?:\.{_LABEL})*)/(?P<path>spec(?:\.[A-Za-z0-9_-]+)+)"
+)
 
 NEVER_COUNTED: Final = frozenset(
     {
@@ -70,6 +82,19 @@ _FIXED: Final = {
     **{name: resource for resource, name in ALIASES.items()},
 }
 
+
+class Field(msgspec.Struct, frozen=True):
+    """A number in the objects of a kind, as one version of their API has it. `path` begins with `spec`."""
+
+    of: GroupResource
+    version: str
+    path: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        return ".".join(self.path)
+
+
 PLAIN: Final = tuple(sorted(_FIXED))
 """The names that have no part to choose."""
 
@@ -88,8 +113,41 @@ def is_device(name: str) -> bool:
 
     Not where it is another count, nor where another name was meant, so that nothing would ever be counted.
     """
-    other = name.startswith((COUNT, LIMITS)) or BY_STORAGE_CLASS in name or BY_DEVICE_CLASS.rpartition("/")[0] in name
+    other = (
+        name.startswith((COUNT, LIMITS, SUM)) or BY_STORAGE_CLASS in name or BY_DEVICE_CLASS.rpartition("/")[0] in name
+    )
     return is_extended(name) and not other
+
+
+@lru_cache(maxsize=4096)
+def field(name: str) -> Field | None:
+    """What a name that begins with `SUM` adds up. None for one that is not well formed."""
+    found = _FIELD.fullmatch(name) if names.is_valid(name) else None
+    if found is None:
+        return None
+    of = GroupResource(found["resource"], found["group"])
+    if of == RESOURCE_CLAIMS or of in NEVER_COUNTED:
+        return None
+    return Field(of, found["version"], tuple(found["path"].split(".")))
+
+
+def of_other_versions(limited: Iterable[str]) -> frozenset[str]:
+    """Those of the names that are not counted, since others of the same kind name another version: an API server sends
+    each object in one of them. The first in the alphabet is counted."""
+    fields = {name: found for name in sorted(limited) if (found := field(name)) is not None}
+    first: dict[GroupResource, str] = {}
+    for found in fields.values():
+        first.setdefault(found.of, found.version)
+    return frozenset(name for name, found in fields.items() if found.version != first[found.of])
+
+
+def beside(limited: Iterable[str], held: Iterable[str]) -> frozenset[str]:
+    """What is limited, and of what was limited once what can be counted with it: of a kind of which fields are limited
+    no field of another version."""
+    now = frozenset(limited)
+    versions = {found.of: found.version for found in map(field, now) if found is not None}
+    fields = ((name, field(name)) for name in held)
+    return now.union(name for name, of in fields if of is None or versions.get(of.of, of.version) == of.version)
 
 
 @lru_cache(maxsize=4096)
@@ -105,6 +163,9 @@ def counted(name: str) -> tuple[GroupResource, ...]:
         resource, _, group = name.removeprefix(COUNT).partition(".")
         found = GroupResource(resource, group)
         return (found,) if names.is_valid(name) and found not in NEVER_COUNTED else ()
+    if name.startswith(SUM):
+        summed = field(name)
+        return (summed.of,) if summed is not None else ()
     if not names.is_valid(name):
         return ()
     of_claims = [PERSISTENT_VOLUME_CLAIMS] if _is_by_storage_class(name) else []

@@ -16,6 +16,7 @@ from master.cache.objects import AllocatedTypes
 NOT_SUPPORTED = "NotSupported"
 NAMESPACES = "namespaces"
 MAX_KNOWN = 1024  # names; tenants choose them
+_TWICE = "another name counts the kind in another version"
 _ALIKE = 0.7  # of 1: how alike a name is to the one that was probably meant
 
 
@@ -35,7 +36,8 @@ def unsupported(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALL
     if spec.subject.kind == NAMESPACES:
         if _scope_problem(spec):
             return sorted(spec.quota)
-        return sorted(name for name in spec.quota if not object_names.counted(name))
+        twice = object_names.of_other_versions(spec.quota)
+        return sorted(name for name in spec.quota if not object_names.counted(name) or name in twice)
     of_objects = {name for name in spec.quota if name in names.BASE or "/" in name} - allocated.names
     counted = of_objects | allocated.in_use | (allocated.names if allocated.seed else frozenset())
     return sorted(spec.quota.keys() - counted)
@@ -54,7 +56,8 @@ def unsupported_text(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHIN
 
 def _why(found: Sequence[str], allocated: AllocatedTypes, kind: str) -> Iterator[str]:
     if kind == NAMESPACES:
-        texts = [_with_meant(name, _meant_in_namespaces(name)) for name in found]
+        texts = [_with_meant(name, _meant_in_namespaces(name)) for name in found if not object_names.field(name)]
+        texts += [f"{name} ({_TWICE})" for name in found if object_names.field(name)]
         yield f"not supported by this version, so not counted and never refused: {some(texts)}"
         return
     lacks_seed = [name for name in found if name in allocated.names]

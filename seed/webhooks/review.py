@@ -91,15 +91,18 @@ class Review(msgspec.Struct, Generic[T]):
     request: AdmissionRequest[T]
 
 
-class GroupResource(msgspec.Struct, frozen=True):
+class GroupVersionResource(msgspec.Struct, frozen=True):
+    """`version`: in which the objects are sent."""
+
     group: str = ""
+    version: str = ""
     resource: str = ""
 
 
 class RawRequest(Head, rename="camel", kw_only=True):
     """Where one webhook is asked about several kinds: what the objects are is told by `resource` and `sub_resource`."""
 
-    resource: GroupResource
+    resource: GroupVersionResource
     sub_resource: str = ""
     object: msgspec.Raw = msgspec.Raw(b"null")
     old_object: msgspec.Raw = msgspec.Raw(b"null")

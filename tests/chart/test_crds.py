@@ -197,6 +197,15 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         (allocation(**{"limits.memory": "64"}), "spec.allocation.hard", UNIT),
         (settings({"quota": {"memory": "64"}}), "spec.defaults.project", UNIT),
         (namespaces(quota={"pod": "5"}), "spec", "a resource that core quotas do not know: pod; known are pods,"),
+        *(
+            (namespaces(quota={f"sum.{name}": 5}), "spec", "write sum.RESOURCE.VERSION.GROUP/spec.FIELD")
+            for name in ("databases.example.com/spec.a", "databases.v1.example.com/status.a", "example.com/gpu", "a")
+        ),
+        (
+            project_quota(quota={"sum.databases.v1.example.com/spec.replicas": 5}),
+            "spec",
+            "only kind namespaces adds up fields of objects",
+        ),
         (namespaces(quota={"limits.hugepages-2Mi": "5"}), "spec", "do not know: limits.hugepages-2Mi;"),
         (allocation(pod="5"), "spec.allocation.hard", "hard names a resource that core quotas do not know: pod;"),
         (project_quota(quota={"cpus": "64"}), "spec", f"quota names an unknown resource: cpus; {KNOWN}"),
@@ -422,12 +431,15 @@ async def test_a_mistake_is_refused_with_a_message_that_says_what_to_do(api, bod
 
 async def test_bytes_need_no_unit_where_none_was_forgotten(api) -> None:
     limits = {"memory": 0, "storage": "1048576", "example.com/a": 5, "cpu": 5}
+    gigabytes = named(namespaces(quota={"sum.databases.v1.example.com/spec.storage": 100}), "gigabytes")
+    assert (await api.create(gigabytes)).status == 201
     assert (await api.create(named(project_quota(quota=limits), "bytes"))).status == 201
     assert (await api.create(named(project_quota(quota={"memory": "5k", "storage": "0"}), "small"))).status == 201
 
 
 async def test_every_name_that_core_quotas_know_is_taken(api) -> None:
-    further = ("hugepages-2Mi", "requests.hugepages-1Gi", "count/deployments.apps", "requests.nvidia.com/gpu")
+    fields = ("sum.databases.v1.example.com/spec.replicas", "sum.a-b.v1beta2.x.y.z/spec.disk.max-size")
+    further = (*fields, "hugepages-2Mi", "requests.hugepages-1Gi", "count/deployments.apps", "requests.nvidia.com/gpu")
     known = dict.fromkeys([*object_names.PLAIN, *further], "1M")
     assert (await api.create(named(namespaces(quota=known), "every-name"))).status == 201
     assert (await api.create(named(allocation(**known), "every-name"))).status == 201

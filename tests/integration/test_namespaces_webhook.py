@@ -32,9 +32,9 @@ from seed.admission.decision_log import Decisions
 from seed.kinds.namespaces import configuration as namespaces
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import NamespaceCache
+from seed.kinds.namespaces.configuration import Limits
 from seed.kinds.namespaces.enforcement import NamespacedWebhook
 from seed.kinds.namespaces.webhook import NamespacedObjectWebhook
-from seed.model.quota import Quota
 from seed.model.source_key import OWN_API_SERVER, SourceKey
 from seed.notifications.refusals import Refusals
 from seed.registration import probe
@@ -167,7 +167,7 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         listening = HttpServer(noting(found), max_body=MAX_BODY)
         await listening.start("127.0.0.1", 0, context)
 
-        def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
+        def desired(limits: Sequence[Limits]) -> WebhookConfiguration:
             asked = WebhookServer(
                 base_url=f"https://127.0.0.1:{listening.port}",
                 token=lambda _kind: "token",
@@ -176,7 +176,7 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 break_glass_group="seedquota:break-glass",
             )
             exempt = world.cluster_cache.exempt(OWN_API_SERVER)
-            return namespaces.desired(quotas, asked, OWN_API_SERVER, exempt=exempt)
+            return namespaces.desired(limits, asked, OWN_API_SERVER, exempt=exempt)
 
         asking = NamespacedWebhook(
             cluster,
@@ -185,6 +185,7 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             world.cluster_cache,
             world.registry,
             desired,
+            unserved=frozenset,
             wanted=lambda: True,
             on_enforced=lambda _name: None,
         )
@@ -373,6 +374,88 @@ async def test_a_pod_that_is_resized_and_a_service_that_changes_its_type_are_ask
     again = service | {"metadata": {"name": "more"}, "spec": {**service["spec"], "type": "NodePort"}}
     status, found = await site.send("POST", path(namespace, "services"), again)
     assert (status, "exceeded quota" in found["message"]) == (403, True)
+
+
+DATABASES = "/apis/example.com/{}/namespaces/{}/databases"
+REPLICAS = "sum.databases.v1.example.com/spec.replicas"
+
+
+async def define_databases(site: Site) -> None:
+    """In two versions, of which the older is served, too. `kubectl scale` sets their replicas."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    scale = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+    version = {"served": True, "schema": schema, "subresources": {"scale": scale}}
+    versions = [{"name": "v1", "storage": True, **version}, {"name": "v1beta1", "storage": False, **version}]
+    names = {"plural": "databases", "singular": "database", "kind": "Database"}
+    spec = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions}
+    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    status, found = await site.send("POST", path, crd | {"metadata": {"name": "databases.example.com"}})
+    assert status in (201, 409), found
+    async with asyncio.timeout(30):
+        while True:
+            async with site.session.get(DATABASES.format("v1", "default")) as answer:
+                if answer.status == 200:
+                    return
+            await asyncio.sleep(0.1)
+
+
+async def database(site: Site, namespace: str, name: str, replicas: object, version: str = "v1") -> tuple[int, str]:
+    spec = {} if replicas is None else {"replicas": replicas}
+    body = {
+        "apiVersion": f"example.com/{version}",
+        "kind": "Database",
+        "metadata": {"name": name, "labels": {"size": "large"}},
+        "spec": {"engine": "any", **spec},
+    }
+    status, found = await site.send("POST", DATABASES.format(version, namespace), body)
+    return status, found.get("message", "")
+
+
+async def test_a_number_in_custom_resources_is_limited_in_each_version_and_when_they_are_scaled(site: Site) -> None:
+    await define_databases(site)
+    quota = await site.quota(f"{REPLICAS}=10,count/databases.example.com=3", owner="dan")
+    namespace = await site.namespace(owner="dan")
+    assert (await database(site, namespace, "a", 4))[0] == 201
+    assert (await database(site, namespace, "b", 3, "v1beta1"))[0] == 201, "it is sent as v1"
+    assert site.use(quota) == nanos(f"{REPLICAS}=7,count/databases.example.com=2")
+    for replicas, why in (
+        (None, "must specify spec.replicas for: c"),
+        (4, f"requested: {REPLICAS}=4, used: {REPLICAS}=7, limited: {REPLICAS}=10"),
+    ):
+        for version in ("v1", "v1beta1"):
+            status, message = await database(site, namespace, "c", replicas, version)
+            assert (status, why in message) == (403, True), message
+
+    async def change(body: Any, version: str = "v1", part: str = "") -> tuple[int, str]:
+        status, found = await site.send("PATCH", f"{DATABASES.format(version, namespace)}/a{part}", body, MERGE)
+        return status, found.get("message", "")
+
+    for part in ("", "/scale"):
+        for version in ("v1", "v1beta1"):
+            status, message = await change({"spec": {"replicas": 8}}, version, part)
+            assert (status, "exceeded quota" in message) == (403, True), message
+    assert (await change({"spec": {"replicas": 5}}))[0] == 200
+    assert (await change({"spec": {"replicas": 6}}, "v1beta1"))[0] == 200
+    assert (await change({"spec": {"replicas": 7}}, part="/scale"))[0] == 200
+    assert site.use(quota) == nanos(f"{REPLICAS}=10,count/databases.example.com=2")
+    before = site.asked.copy()
+    assert (await change({"metadata": {"labels": {"size": "small"}}, "spec": {"engine": "other"}}))[0] == 200
+    assert site.asked == before, "what counts stays as it was"
+    assert (await change({"spec": {"replicas": None}}))[0] == 403
+    assert (await change({"spec": {"replicas": 0}}))[0] == 200
+
+
+async def test_where_another_quota_counts_them_in_any_version_a_field_has_to_be_written_in_its_own(site: Site) -> None:
+    """An API server converts nothing for a rule that asks about every version."""
+    await define_databases(site)
+    quota = await site.quota(f"{REPLICAS}=10", owner="fay")
+    number = await site.quota("count/databases.example.com=5", app="db")
+    namespace = await site.namespace(owner="fay", app="db")
+    assert (await database(site, namespace, "a", 4))[0] == 201
+    status, message = await database(site, namespace, "b", 4, "v1beta1")
+    assert status == 403 and f"failed quota: {quota}: must be written as example.com/v1" in message, message
+    assert (site.use(quota), site.use(number)) == (nanos(f"{REPLICAS}=4"), nanos("count/databases.example.com=1"))
 
 
 async def test_what_adds_nothing_never_reaches_the_webhook(site: Site) -> None:

@@ -20,7 +20,8 @@ from seed.registration.configuration import WebhookServer
 
 EXEMPT = Exempt(frozenset({"system"}))
 KEYS = {"a": ["x", "y"], "b": ["x", "y"], METADATA_NAME: ["system", "web"]}
-KINDS = ["pods", "secrets", "services", "configmaps"]
+FIELDS = [f"sum.databases.{version}.example.com/spec.replicas" for version in ("v1", "v2")]
+KINDS = ["pods", "secrets", "services", "count/databases.example.com", *FIELDS]
 SERVER = WebhookServer(base_url="https://seed", token=lambda _kind: "t", ca_bundle=b"ca")
 
 
@@ -61,7 +62,7 @@ def quota(selector: LabelSelector, kinds: set[str]) -> Quota:
 def calls(quotas: list[Quota], labels: Mapping[str, str], exempt: Exempt) -> dict[tuple[str, str], int]:
     """By kind and operation, how many webhooks the API server calls."""
     found: dict[tuple[str, str], int] = {}
-    for webhook in desired(quotas, SERVER, "c", exempt=exempt).webhooks[:-1]:
+    for webhook in desired([limits_of(each) for each in quotas], SERVER, "c", exempt=exempt).webhooks[:-1]:
         if not label_selector.matches(msgspec.convert(webhook["namespaceSelector"], LabelSelector), labels):
             continue
         for rule in webhook["rules"]:  # type: ignore[attr-defined]
@@ -79,7 +80,7 @@ def test_each_creation_that_a_quota_counts_is_asked_about_once(
     quotas = [quota(selector, kinds) for selector, kinds in given]
     for labels in labelled():
         selecting = [each for each in quotas if each.selects(labels, exempt)]
-        wanted = {(resource, operation) for each in selecting for _, resource, operation in limits_of(each).asked}
+        wanted = {(rule.resource, rule.operation) for each in selecting for rule in limits_of(each).asked}
         assert calls(quotas, labels, exempt) == dict.fromkeys(wanted, 1)
 
 

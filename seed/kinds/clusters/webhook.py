@@ -25,11 +25,11 @@ from seed.model import source_key
 from seed.model.consumer import Consumer
 from seed.model.source_key import SourceKey
 from seed.webhooks.endpoint import Question, Webhook, WebhookAnswer
-from seed.webhooks.review import AdmissionRequest, GroupResource, is_named
+from seed.webhooks.review import AdmissionRequest, GroupVersionResource, is_named
 
 
 class _Request(AdmissionRequest[Owned], rename="camel", kw_only=True):
-    resource: GroupResource
+    resource: GroupVersionResource
 
 
 class _Review(msgspec.Struct):

@@ -13,18 +13,20 @@ from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object
 from common.quota import resources
 from common.quota.account import Reservation
-from common.quota.object_names import RESOURCE_QUOTAS
+from common.quota.object_names import RESOURCE_QUOTAS, GroupResource
 from common.quota.resources import ResourceList
 from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
 from seed.admission.types import Confirm, Request, Verdict, refused
 from seed.kinds.namespaces.cache import Selection
-from seed.kinds.namespaces.evaluators import namespaced, resource_quotas
+from seed.kinds.namespaces.evaluators import fields, namespaced, resource_quotas
+from seed.kinds.namespaces.evaluators.fields import Replicas
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Refused, Terms, Write
 from seed.kinds.namespaces.evaluators.resource_quotas import Promise
 from seed.kinds.namespaces.promises import Connected, Exists, NotReadable, confirming, others
 from seed.kinds.namespaces.same_write import SameWrites
+from seed.kinds.namespaces.scaled_fields import scaled_fields
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.model.reserved_object import generation_after, object_in_namespace
@@ -103,7 +105,7 @@ class NamespacedAdmission:
         deadline: float,
     ) -> Verdict:
         """`cluster`: None for the seed's own API server."""
-        if not namespaced.is_asked(evaluator, write):
+        if not namespaced.is_asked(evaluator, write) and not fields.may_be_asked(write):
             return Verdict()  # costs nothing
         if (stale := self._admission.undecided(of=_OF)) is not None:
             return stale
@@ -115,6 +117,7 @@ class NamespacedAdmission:
         parts = _Parts(key, evaluator, write)
         try:
             promises = await self._promises(key, evaluator, quotas, write, deadline)
+            replicas = await self._scaled(key, evaluator.resource, quotas, write, deadline)
         except (NotReadable, Exists) as error:
             return self._unpromised(error, write.new.metadata.name)
         for quota in sorted(quotas, key=lambda quota: quota.name):
@@ -122,9 +125,8 @@ class NamespacedAdmission:
                 if (promise := promises.get(quota.name)) is not None:
                     parts.add(quota, promise.amount, promise.base)
                 continue
-            terms = Terms(limited=frozenset(quota.limits), scopes=quota.scopes)
             try:
-                need = namespaced.added(evaluator, terms, write)
+                need = _need(evaluator, quota, write, replicas)
             except Refused as error:
                 if quota.enforced:
                     return refused(denial.not_specified(quota.name, str(error)))
@@ -172,6 +174,16 @@ class NamespacedAdmission:
         beside = await others(self._namespaces, cluster, write.new.metadata, limited, deadline - RESERVING)
         return {quota.name: resource_quotas.added(write, quota.limits, beside) for quota in raising}
 
+    async def _scaled(
+        self, cluster: str, kind: GroupResource, quotas: Sequence[Quota], write: Write[Any], deadline: float
+    ) -> Replicas:
+        """What a Scale sets, where quotas count fields of the kind: by version. Raises NotReadable."""
+        if write.subresource != fields.SCALE:
+            return {}
+        counting = (fields.evaluator_of(kind, quota.limits) for quota in quotas)
+        versions = {evaluator.version for evaluator in counting if evaluator is not None}
+        return await scaled_fields(self._namespaces, cluster, kind, versions, deadline - RESERVING) if versions else {}
+
     def _unpromised(self, error: NotReadable | Exists, name: str) -> Verdict:
         if isinstance(error, Exists):
             return Verdict(refusal=denial.already_exists(RESOURCE_QUOTAS.resource, name))
@@ -194,3 +206,14 @@ class NamespacedAdmission:
     def undecided(self, why: str) -> Verdict:
         """Of a request that has not come as far as its quotas."""
         return refused(denial.unavailable(_OF, why))
+
+
+def _need(
+    evaluator: NamespacedEvaluator[ObjectT], quota: Quota, write: Write[ObjectT], replicas: Replicas
+) -> ResourceList:
+    """Raises Refused."""
+    terms = Terms(limited=frozenset(quota.limits), scopes=quota.scopes)
+    of_fields = fields.evaluator_of(evaluator.resource, terms.limited)
+    if of_fields is None:
+        return namespaced.added(evaluator, terms, write)
+    return namespaced.added(of_fields, terms, of_fields.read(write, replicas))

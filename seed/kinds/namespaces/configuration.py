@@ -7,8 +7,10 @@ of other kinds, never waits. All of them lead to the same URL, and about one cre
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 
@@ -17,9 +19,9 @@ from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.quota import object_names, scopes
 from common.quota.object_names import PODS, RESOURCE_QUOTAS, GroupResource
-from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE
+from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Terms
 from seed.kinds.namespaces.evaluators.persistent_volume_claims import CLASS_ANNOTATION
-from seed.kinds.namespaces.evaluators.registry import evaluator_of
+from seed.kinds.namespaces.evaluators.registry import evaluators_of
 from seed.model.quota import Quota
 from seed.model.selected import METADATA_NAME, Exempt, picked_by_name
 from seed.registration.apart import EVERYTHING, Region, apart, region, requirements_of
@@ -60,55 +62,79 @@ _REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "Se
 """What the canary is: everybody may create one (`system:basic-user`), and nothing is stored. Unlike a
 SelfSubjectAccessReview, it may have labels."""
 
-_UNCHANGED = f"{same('spec', READ_OF_UPDATES)} && {same('metadata.annotations', [CLASS_ANNOTATION])}"
-_OF_UPDATES = {"changes-use": f"!({_UNCHANGED})"}
-"""CEL: what leaves an object's use as it is never waits, such as the removal of its finalizers. A webhook of its own
-has it: for a condition an API server converts the whole object, which costs a tenth of creating a pod."""
+MAX_READ = 64
+"""So many fields of `spec` a condition compares. An API server bounds what a condition costs."""
 
-Rules = frozenset[tuple[str, str, str]]
-"""Of what is asked: group, resource with its subresource, operation."""
+ANY = "*"
+
+Versions = frozenset[tuple[str, str, str]]
+"""In which objects are sent: group, resource, version. Others are sent as they are written."""
+
+NO_VERSIONS: Final[Versions] = frozenset()
+
+
+@dataclass(frozen=True, order=True)
+class Asked:
+    """About what. `resource` is with its subresource. The same is asked once, whatever the version."""
+
+    group: str
+    resource: str
+    operation: str
+    version: str = field(default=ANY, compare=False)
+
+
+Rules = frozenset[Asked]
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What is counted in the namespaces of one selector."""
+    """What is counted in the namespaces of one selector. `read`: fields of `spec` beside READ_OF_UPDATES."""
 
     selector: LabelSelector
     asked: Rules
+    versions: Versions = frozenset()
+    read: frozenset[str] = frozenset()
 
 
-def limits_of(quota: Quota) -> Limits:
+def limits_of(quota: Quota, unserved: Set[GroupResource] = frozenset()) -> Limits:
+    """`unserved`: kinds that the cluster serves in another version than a quota names. By a rule of that version it
+    would ask nothing; so it asks about each version, and what the quota cannot read is refused."""
     assert quota.selector is not None, "a quota of kind namespaces has one"
     if quota.promises:
-        return Limits(
-            quota.selector, frozenset(("", RESOURCE_QUOTAS.resource, operation) for operation in (CREATE, UPDATE))
-        )
+        return Limits(quota.selector, frozenset(Asked("", RESOURCE_QUOTAS.resource, each) for each in (CREATE, UPDATE)))
     timed = any(scope.scope_name in (scopes.TERMINATING, scopes.NOT_TERMINATING) for scope in quota.scopes)
+    evaluators = evaluators_of(Terms(limited=frozenset(quota.limits)))
     asked = {
-        (counted.group, f"{counted.resource}/{part}" if part else counted.resource, operation)
-        for counted in object_names.resources_of(quota.limits)
-        for part, operation in _asked(counted)
+        rule
+        for counted, evaluator in evaluators.items()
+        for rule in _asked(evaluator)
         # Only a pod's deadline can change without its subresources. ResourceQuotas count by number here.
-        if (counted, part, operation) != (PODS, "", UPDATE) or timed
-        if (counted, operation) != (RESOURCE_QUOTAS, UPDATE)
+        if rule != Asked("", PODS.resource, UPDATE) or timed
+        if (counted, rule.operation) != (RESOURCE_QUOTAS, UPDATE)
     }
-    return Limits(quota.selector, frozenset(asked))
+    versions = {
+        (kind.group, kind.resource, evaluator.version)
+        for kind, evaluator in evaluators.items()
+        if evaluator.version and kind not in unserved
+    }
+    read = {found.path[1] for name in quota.limits if (found := object_names.field(name)) is not None}
+    return Limits(quota.selector, frozenset(asked), frozenset(versions), frozenset(read))
 
 
-def _asked(counted: GroupResource) -> Iterable[tuple[str, str]]:
-    evaluator = evaluator_of(counted)
-    if evaluator is None:
-        return ()
-    return ((part, operation) for part, operations in evaluator.asked_of.items() for operation in operations)
+def _asked(evaluator: NamespacedEvaluator[Any]) -> Iterable[Asked]:
+    of = evaluator.resource
+    for part, operations in evaluator.asked_of.items():
+        for operation in operations:
+            yield Asked(of.group, f"{of.resource}/{part}" if part else of.resource, operation)
 
 
-def desired(quotas: Sequence[Quota], server: WebhookServer, caller: str, *, exempt: Exempt) -> WebhookConfiguration:
-    """`quotas`: those that count namespaces of the cluster. `caller`: whom the token in the URL proves.
+def desired(limits: Sequence[Limits], server: WebhookServer, caller: str, *, exempt: Exempt) -> WebhookConfiguration:
+    """`limits`: of the quotas that count namespaces of the cluster. `caller`: whom the token in the URL proves.
     It holds a token: never log it."""
-    entries = _entries([limits_of(quota) for quota in quotas], exempt)
+    entries, of_updates = _entries(limits, exempt), _of_updates(frozenset[str]().union(*(each.read for each in limits)))
     webhooks: list[Webhook] = []
     for number, (place, asked) in enumerate(entries):
-        updates = frozenset(rule for rule in asked if _is_update(*rule))
-        parts: list[tuple[str, Rules, Mapping[str, str]]] = [("n", asked - updates, {}), ("u", updates, _OF_UPDATES)]
+        updates = frozenset(rule for rule in asked if _is_update(rule))
+        parts: list[tuple[str, Rules, Mapping[str, str]]] = [("n", asked - updates, {}), ("u", updates, of_updates)]
         for prefix, rules, conditions in parts:
             if rules:
                 webhooks += configuration(
@@ -125,9 +151,19 @@ def desired(quotas: Sequence[Quota], server: WebhookServer, caller: str, *, exem
     return WebhookConfiguration(metadata=ObjectMeta(name=NAME, labels=LABELS), webhooks=webhooks)
 
 
-def _is_update(group: str, resource: str, operation: str) -> bool:
+@lru_cache(maxsize=256)
+def _of_updates(read: frozenset[str]) -> Mapping[str, str]:
+    """CEL: what leaves an object's use as it is never waits, such as the removal of its finalizers. A webhook of its
+    own has it: for a condition an API server converts the whole object, which costs a tenth of creating a pod."""
+    if len(read) > MAX_READ:
+        return {}
+    unchanged = same("spec", sorted(read.union(READ_OF_UPDATES)))
+    return {"changes-use": f"!({unchanged} && {same('metadata.annotations', [CLASS_ANNOTATION])})"}
+
+
+def _is_update(rule: Asked) -> bool:
     """Of an object itself: its subresources change nothing but what counts."""
-    return operation == UPDATE and "/" not in resource
+    return rule.operation == UPDATE and "/" not in rule.resource
 
 
 def version_of(webhooks: Sequence[Webhook]) -> str:
@@ -162,16 +198,16 @@ def _canary(webhook: Webhook, version: str) -> Webhook:
 
 
 def _rules(asked: Rules) -> list[Rule]:
-    """One for each group and set of operations."""
-    operations: dict[tuple[str, str], set[str]] = {}
-    for group, resource, operation in asked:
-        operations.setdefault((group, resource), set()).add(operation)
-    together: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (group, resource), found in operations.items():
-        together.setdefault((group, tuple(sorted(found))), []).append(resource)
+    """One for each group, version and set of operations."""
+    operations: dict[tuple[str, str, str], set[str]] = {}
+    for each in asked:
+        operations.setdefault((each.group, each.version, each.resource), set()).add(each.operation)
+    together: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for (group, version, resource), found in operations.items():
+        together.setdefault((group, version, tuple(sorted(found))), []).append(resource)
     return [
-        rule(group, ["*"], sorted(resources), *found)  # an object counts the same in each version
-        for (group, found), resources in sorted(together.items())
+        rule(group, [version], sorted(resources), *found)
+        for (group, version, found), resources in sorted(together.items())
     ]
 
 
@@ -183,42 +219,54 @@ def _entries(limits: Iterable[Limits], exempt: Exempt) -> list[tuple[Region, Rul
     entry asks in all namespaces. An API server refuses a configuration with one selector that is not well formed: then
     nothing of it would be asked.
     """
-    of_selector: dict[bytes, set[tuple[str, str, str]]] = {}
+    of_selector: dict[bytes, tuple[set[Asked], set[tuple[str, str, str]]]] = {}
     for limit in limits:
         if (selector := well_formed(limit.selector)) is not None:
-            of_selector.setdefault(msgspec.json.encode(selector, order="sorted"), set()).update(limit.asked)
-    wanted = tuple((selector, frozenset(asked)) for selector, asked in sorted(of_selector.items()) if asked)
-    return _entries_of(wanted, exempt)
+            asked, versions = of_selector.setdefault(msgspec.json.encode(selector, order="sorted"), (set(), set()))
+            asked.update(limit.asked)
+            versions.update(limit.versions)
+    wanted = sorted((selector, frozenset(asked), frozenset(found)) for selector, (asked, found) in of_selector.items())
+    return _entries_of(tuple(each for each in wanted if each[1]), exempt)
 
 
 @lru_cache(maxsize=256)
-def _entries_of(selectors: tuple[tuple[bytes, Rules], ...], exempt: Exempt) -> list[tuple[Region, Rules]]:
+def _entries_of(selectors: tuple[tuple[bytes, Rules, Versions], ...], exempt: Exempt) -> list[tuple[Region, Rules]]:
     """Many clusters have the same quotas, and what is asked is compared again and again."""
-    wanted = [(msgspec.json.decode(text, type=LabelSelector), asked) for text, asked in selectors]
-    together = frozenset(rule for _, asked in wanted for rule in asked)
-    for some in (wanted, [(selector, together) for selector, _ in wanted]):
+    wanted = [(msgspec.json.decode(text, type=LabelSelector), asked, versions) for text, asked, versions in selectors]
+    together = frozenset(rule for _, asked, _ in wanted for rule in asked)
+    for some in (wanted, [(selector, together, NO_VERSIONS) for selector, _, _ in wanted]):
         shared = _sharing(some)
         if len(shared) > MAX_WEBHOOKS:
             continue
-        places = [(_place(selector, exempt), asked) for selector, asked in shared]
+        places = [(_place(selector, exempt), _in_versions(asked, versions)) for selector, asked, versions in shared]
         found = apart([(place, asked) for place, asked in places if place is not None], MAX_WEBHOOKS)
         if found is not None:
             return found
-    named = frozenset(name for selector, _ in wanted for name in picked_by_name(selector))
+    named = frozenset(name for selector, _, _ in wanted for name in picked_by_name(selector))
     rest = tuple(sorted(exempt.names - named if exempt.unless_named else exempt.names))
     return [((LabelRequirement(METADATA_NAME, "NotIn", rest),) if rest else EVERYTHING, together)]
 
 
-def _sharing(wanted: Sequence[tuple[LabelSelector, Rules]]) -> list[tuple[LabelSelector, Rules]]:
-    values: dict[tuple[str, Rules], set[str]] = {}
-    for selector, asked in wanted:
+def _in_versions(asked: Rules, versions: Versions) -> Rules:
+    """An API server converts objects to the version of a rule, as long as no other rule has their own. What it sends
+    of a subresource is of another kind."""
+    of: dict[tuple[str, str], set[str]] = {}
+    for group, resource, version in versions:
+        of.setdefault((group, resource), set()).add(version)
+    only = {kind: next(iter(found)) for kind, found in of.items() if len(found) == 1}
+    return frozenset(replace(each, version=only.get((each.group, each.resource), ANY)) for each in asked)
+
+
+def _sharing(wanted: Sequence[tuple[LabelSelector, Rules, Versions]]) -> list[tuple[LabelSelector, Rules, Versions]]:
+    values: dict[tuple[str, Rules, Versions], set[str]] = {}
+    for selector, asked, versions in wanted:
         if (label := _one_label(selector)) is not None:
-            values.setdefault((label[0], asked), set()).update(label[1])
+            values.setdefault((label[0], asked, versions), set()).update(label[1])
     found = [
-        (LabelSelector(match_expressions=(LabelRequirement(key, "In", tuple(sorted(picked))),)), asked)
-        for (key, asked), picked in values.items()
+        (LabelSelector(match_expressions=(LabelRequirement(key, "In", tuple(sorted(picked))),)), asked, versions)
+        for (key, asked, versions), picked in values.items()
     ]
-    return found + [(selector, asked) for selector, asked in wanted if _one_label(selector) is None]
+    return found + [each for each in wanted if _one_label(each[0]) is None]
 
 
 def _place(selector: LabelSelector, exempt: Exempt) -> Region | None:

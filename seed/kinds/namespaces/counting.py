@@ -10,12 +10,14 @@ from common.kube.client.api_client import Cluster
 from common.runtime.unexpected import kept_running
 from seed.kinds.kind import CountedKind, InTerm
 from seed.kinds.namespaces import configuration
+from seed.kinds.namespaces.configuration import Limits
 from seed.kinds.namespaces.enforcement import NamespacedWebhook
 from seed.kinds.namespaces.source import NamespacedSources
-from seed.model.quota import Quota, takes_part
+from seed.model.quota import takes_part
 from seed.model.source_key import OWN_API_SERVER
 from seed.registration.configuration import WebhookConfiguration
 from seed.registration.health import Proof
+from seed.usage.source import UsageSource
 
 
 class CountedNamespaces(CountedKind):
@@ -27,7 +29,7 @@ class CountedNamespaces(CountedKind):
             term.replica.caches.clusters,
             term.replica.registry,
             on_change=term.on_change,
-            on_state=term.on_state,
+            on_state=self._state_changed,
             unreached=term.unreached,
         )
         own = self._webhook(OWN_API_SERVER, OWN_API_SERVER, term.replica.cluster)
@@ -70,6 +72,12 @@ class CountedNamespaces(CountedKind):
     def left(self) -> list[str]:
         return [f"{configuration.NAME} of {key}" for key, webhook in self._webhooks.items() if not webhook.absent]
 
+    def _state_changed(self, source: UsageSource) -> None:
+        webhook = self._webhooks.get(source.key.cluster)
+        if webhook is not None:
+            webhook.kinds_changed()
+        self._term.on_state(source)
+
     async def _copy(self, key: str, cluster: Cluster) -> None:
         term = self._term
         await term.copies.keep_in_namespaces(key, cluster, self._namespaces, lambda: term.look(key))
@@ -78,9 +86,9 @@ class CountedNamespaces(CountedKind):
         term = self._term
         wanted = term.replica.wanted.on_seed if key == OWN_API_SERVER else term.replica.wanted.in_cluster
 
-        def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
+        def desired(limits: Sequence[Limits]) -> WebhookConfiguration:
             exempt = term.replica.caches.clusters.exempt(key)
-            return wanted(caller, lambda server: configuration.desired(quotas, server, caller, exempt=exempt))
+            return wanted(caller, lambda server: configuration.desired(limits, server, caller, exempt=exempt))
 
         return NamespacedWebhook(
             cluster,
@@ -89,6 +97,7 @@ class CountedNamespaces(CountedKind):
             term.replica.caches.clusters,
             term.replica.registry,
             desired,
+            unserved=lambda: self._namespaces.unserved(key),
             wanted=term.replica.wanted.are_wanted,
             on_enforced=term.on_enforced,
             on_state=lambda: term.look(key),

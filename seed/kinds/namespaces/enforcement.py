@@ -10,6 +10,7 @@ from common.api.conditions import some
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Forbidden, NotFound
 from common.quota.account import Account
+from common.quota.object_names import GroupResource
 from common.runtime.waiting import first_of, within
 from seed.accounts.registry import AccountRegistry
 from seed.cache.clusters import ClusterCache
@@ -52,15 +53,16 @@ class NamespacedWebhook:
         quota_cache: QuotaCache,
         cluster_cache: ClusterCache,
         registry: AccountRegistry,
-        desired: Callable[[Sequence[Quota]], WebhookConfiguration],
+        desired: Callable[[Sequence[Limits]], WebhookConfiguration],
         *,
+        unserved: Callable[[], frozenset[GroupResource]],
         wanted: Callable[[], bool],
         on_enforced: Callable[[str], None],
         on_state: Callable[[], None] = lambda: None,
     ) -> None:
-        """`key`: the cluster's, or OWN_API_SERVER. `wanted`: False while webhooks are withdrawn. `on_enforced` gets the
-        name of a quota that is, or is no longer, enforced there, and `on_state` tells that `shown` has changed.
-        They must not block."""
+        """`key`: the cluster's, or OWN_API_SERVER. `unserved`: the kinds that the cluster serves in another version
+        than a quota names. `wanted`: False while webhooks are withdrawn. `on_enforced` gets the name of a quota that
+        is, or is no longer, enforced there, and `on_state` tells that `shown` has changed. They must not block."""
         self.shown: Proof | None = None  # whether all that quotas limit there is checked; None: they limit nothing
         self._cluster = cluster
         self._key = key
@@ -68,6 +70,8 @@ class NamespacedWebhook:
         self._cluster_cache = cluster_cache
         self._registry = registry
         self._wanted = desired
+        self._find_unserved = unserved
+        self._unserved: frozenset[GroupResource] = frozenset()
         self._are_wanted = wanted
         self._on_enforced = on_enforced
         self._on_state = on_state
@@ -80,10 +84,16 @@ class NamespacedWebhook:
 
     def configuration_changed(self) -> None:
         """What is asked, the CA bundle or the token."""
+        self._unserved = self._find_unserved()
         if self._registered is not None:
             self._registered.changed()
         self._judge()
         self._wake.set()
+
+    def kinds_changed(self) -> None:
+        """What the cluster serves may have."""
+        if self._find_unserved() != self._unserved:
+            self.configuration_changed()
 
     async def run(self) -> None:
         """Until cancelled. The configuration stays."""
@@ -160,7 +170,10 @@ class NamespacedWebhook:
             self.configuration_changed()
 
     def _desired(self) -> WebhookConfiguration:
-        return self._wanted(self._asked_about())
+        return self._wanted([self._limits(quota) for quota in self._asked_about()])
+
+    def _limits(self, quota: Quota) -> Limits:
+        return namespaces.limits_of(quota, self._unserved)
 
     def _judge(self) -> None:
         self._prove()
@@ -170,7 +183,7 @@ class NamespacedWebhook:
         if self._registered is None:
             return
         keeper, canary, proof = self._registered.keeper, self._registered.canary, self._registered.proof
-        quotas = {quota.key.uid: (quota, namespaces.limits_of(quota)) for quota in self._quotas()}
+        quotas = {quota.key.uid: (quota, self._limits(quota)) for quota in self._quotas()}
         sample = self._sample()
         asked = sample.webhook if sample is not None else ""
         if asked != self._asked:
@@ -178,7 +191,7 @@ class NamespacedWebhook:
             canary.forget()
             self._proven = {uid: limits for uid, limits in self._proven.items() if uid in quotas}
         if asked and asked == canary.proven:
-            self._proven = {quota.key.uid: namespaces.limits_of(quota) for quota in self._asked_about()}
+            self._proven = {quota.key.uid: self._limits(quota) for quota in self._asked_about()}
         works = proof is not None and proof.enforced is not False
         works = works and keeper.error is None and not keeper.contested
         for uid, (quota, limits) in quotas.items():
@@ -208,9 +221,7 @@ class NamespacedWebhook:
             return CONNECTING
         if not proof.enforced:
             return proof
-        unproven = [
-            quota.name for quota in self._quotas() if self._proven.get(quota.key.uid) != namespaces.limits_of(quota)
-        ]
+        unproven = [quota.name for quota in self._quotas() if self._proven.get(quota.key.uid) != self._limits(quota)]
         if unproven:
             return Proof(None, "NotProven", f"no dry run has been refused yet for {some(sorted(unproven))}")
         return Proof(True, DENIED)

@@ -12,15 +12,15 @@ import msgspec
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.api_discovery import find_namespaced
-from common.kube.client.errors import ApiError
-from common.kube.client.meta import Object, ObjectMeta, OwnerReference
+from common.kube.client.errors import ApiError, NotFound
+from common.kube.client.meta import Object, OwnerReference
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import Reflector, moment
 from common.kube.controller.store import Change
-from common.quota.object_names import RESOURCE_CLAIMS, GroupResource
+from common.quota.object_names import GroupResource
 from common.runtime.waiting import within
-from seed.kinds.namespaces.evaluators import resource_claims
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator
+from seed.kinds.namespaces.evaluators.object_count import NOT_READ, Numbered, NumberedMeta
 from seed.kinds.namespaces.evaluators.pods import Pod, PodMeta
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota
 
@@ -32,7 +32,6 @@ CHECK_EVERY = 1.0  # seconds between two looks whether a kind that is followed i
 MOST = 256 * 2**20  # bytes that one kind of one cluster may take: its tenants write them
 EMPTY, OF_ENCODED = 1000, 3  # bytes that an object takes, and those for each byte of its shortest form
 BY_NAMESPACE = "namespace"
-NOT_READ = "-"  # no field of an object has this name
 
 DEFINITIONS = Resource(
     "apiextensions.k8s.io",
@@ -48,21 +47,6 @@ _DEFINED = "it is not served, but CustomResourceDefinition {} is there, and its 
 _LEFT = "it is not served any more, and what served it may have its objects still: serve it again"
 
 _encoder = msgspec.msgpack.Encoder()
-_KNOWN = {RESOURCE_CLAIMS: resource_claims.VERSIONS}
-
-
-class _NumberedMeta(ObjectMeta, frozen=True, kw_only=True):
-    """Without what may be long and says nothing about a number of objects."""
-
-    labels: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}labels")
-    annotations: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}annotations")
-    owner_references: list[OwnerReference] = msgspec.field(default_factory=list, name=f"{NOT_READ}ownerReferences")
-
-
-class Numbered(Object, frozen=True, kw_only=True):
-    """An object of which only the number counts."""
-
-    metadata: _NumberedMeta
 
 
 class _CountedPodMeta(PodMeta, frozen=True, kw_only=True):
@@ -78,7 +62,7 @@ class CountedPod(Pod, frozen=True, kw_only=True):
 
 
 class CountedQuota(CoreQuota, frozen=True, kw_only=True):
-    metadata: _NumberedMeta
+    metadata: NumberedMeta
 
 
 class Unread(Object, frozen=True, kw_only=True):
@@ -88,13 +72,21 @@ class Unread(Object, frozen=True, kw_only=True):
 _TYPES: dict[type[Object], type[Object]] = {Object: Numbered, Pod: CountedPod, CoreQuota: CountedQuota}
 
 
+class OtherVersion(NotFound):
+    """The kind is served, and not in the version in which alone it can be read: API servers do not ask about it."""
+
+
 async def find_kind(cluster: Cluster, evaluator: NamespacedEvaluator[Any]) -> Resource[Any] | None:
     """How it is served, by the API server's discovery. None does not prove that there are no objects of it: they stay
-    when it is served no more, and come back with it. Raises ApiError."""
-    wanted = evaluator.resource
-    found = await find_namespaced(cluster, wanted.group, wanted.resource, _KNOWN.get(wanted, ()))
+    when it is served no more, and come back with it. Raises ApiError, and OtherVersion."""
+    wanted, version = evaluator.resource, evaluator.version
+    known = (version,) if version else evaluator.versions
+    found = await find_namespaced(cluster, wanted.group, wanted.resource, known)
     if found is None:
         return None
+    if version and found.version != version:
+        text = f"{wanted} are not served as {version}, but as {found.version}: name that version in the quota"
+        raise OtherVersion(404, "NotFound", text)
     return Resource(
         wanted.group,
         found.version,
@@ -148,6 +140,7 @@ class KindInformer:
         self.served: Resource[Any] | None = None  # as what it is followed
         self._reflector: Reflector[Any] | None = None
         self.unseen = False
+        self.is_other_version = False  # it is served, and not asked about
         self._defined: bool | None = None  # by a definition, while it was served; None: that is not known
         self._nothing_from = 0  # the moment at which it was asked last and nothing was there; 0: something may be
         self._error: str | None = None  # why it is not known whether it is served, or that it is not
@@ -207,11 +200,12 @@ class KindInformer:
                 resource = await find_kind(self._cluster, self._evaluator)
                 defined = resource is None and await is_defined(self._cluster, self.resource)
             except ApiError as error:
+                self.is_other_version = isinstance(error, OtherVersion)
                 self._say(error.message, error.status)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
-            pause = FIRST_PAUSE
+            pause, self.is_other_version = FIRST_PAUSE, False
             if resource is not None:
                 self._say(None)
                 await self._follow(resource)

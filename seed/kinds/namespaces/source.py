@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
-from common.quota import resources
+from common.quota import object_names, resources
 from common.quota.account import Account
+from common.quota.object_names import GroupResource
 from common.quota.resources import ResourceList
 from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import first_of
@@ -240,7 +241,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
         self._sources: dict[str, NamespacedSource] = {}
         self._by_cluster: dict[str, dict[str, NamespacedSource]] = {}  # by key
         self._objects: dict[str, ClusterObjects] = {}  # of the clusters that are connected
-        self._limited: dict[str, frozenset[str]] = {}  # by quota name
+        self._names: dict[str, frozenset[str]] = {}  # by quota name: what it limits, or was granted
         self._asked: set[str] = set()  # names of quotas whose accounts are needed and were not there
         self._wake = asyncio.Event()
 
@@ -303,6 +304,12 @@ class NamespacedSources(Mapping[str, UsageSource]):
         finally:
             stop()
 
+    def unserved(self, cluster: str) -> frozenset[GroupResource]:
+        """The kinds that are served there, and not in the version that a quota names."""
+        objects = self._objects.get(cluster)
+        informers = objects.informers.values() if objects is not None else ()
+        return frozenset(informer.resource for informer in informers if informer.is_other_version)
+
     def look(self, cluster: str) -> None:
         """What can be listed there may have changed."""
         for source in list(self._by_cluster.get(cluster, {}).values()):
@@ -333,7 +340,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
             keys = self._cluster_cache.source_keys(quota)
             wanted.update(keys)
             with contained("namespaces", quota.name):
-                self._limited[quota.name] = self._terms(quota).limited
+                self._names[quota.name] = frozenset(quota.limits) | frozenset(self._accounts.granted(quota))
             for key in keys:
                 with contained("namespaces", key):
                     source = self._sources.get(key) or self._made(key, quota)
@@ -344,7 +351,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
             with contained("namespaces", unwanted):
                 source.end()
         known = {quota.name for quota in self._quota_cache.namespace_quotas()}
-        self._limited = {name: limited for name, limited in self._limited.items() if name in known}
+        self._names = {name: names for name, names in self._names.items() if name in known}
 
     def _made(self, key: SourceKey, quota: Quota) -> NamespacedSource:
         source = NamespacedSource(
@@ -361,7 +368,7 @@ class NamespacedSources(Mapping[str, UsageSource]):
 
     def _terms(self, quota: Quota) -> Terms:
         """Also what the quota limited once: it is held still, and may be limited again at any moment."""
-        limited = frozenset(quota.limits) | frozenset(self._accounts.granted(quota))
+        limited = object_names.beside(quota.limits, self._accounts.granted(quota))
         return Terms(limited=limited, scopes=quota.scopes, promises=quota.promises)
 
     def _had(self, quota: Quota, source: SourceKey) -> ResourceList | None:
@@ -374,6 +381,6 @@ class NamespacedSources(Mapping[str, UsageSource]):
         if name in self._asked:
             self._asked.discard(name)
             self._wake.set()
-        limited = self._limited.get(name)
-        if limited is not None and account is not None and not account.granted.keys() <= limited:
+        names = self._names.get(name)
+        if names is not None and account is not None and not account.granted.keys() <= names:
             self._wake.set()

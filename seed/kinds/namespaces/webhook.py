@@ -19,7 +19,7 @@ from seed.admission.types import Verdict
 from seed.cache.clusters import ClusterCache
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.evaluators import resource_quotas
-from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Write
+from seed.kinds.namespaces.evaluators.namespaced import AsSent, NamespacedEvaluator, Write
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
 from seed.model.source_key import OWN_API_SERVER
 from seed.webhooks.endpoint import Question, Webhook, WebhookAnswer
@@ -149,6 +149,7 @@ class NamespacedObjectWebhook(Webhook[Object]):
                 new=subject,
                 old=question.old,
                 now=self._clock(),
+                sent=AsSent(head.resource.version, head.object, head.old_object) if evaluator.type is Object else None,
             )
             verdict = await self._admission.decide(cluster, evaluator, write, dry_run=head.dry_run, deadline=deadline)
             if self._local_copies and verdict.refusal is not None:

@@ -210,6 +210,49 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
     await until(let_go, 30)
 
 
+async def test_a_field_of_objects_is_limited_and_says_so_where_its_version_is_not_served(
+    site: Site, clusters: Clusters
+) -> None:
+    await clusters.namespace("user-1", "shop", ANN)
+    await define_widgets(site, "user-1", [version("v1"), version("v2", storage=False)])
+    field = "sum__widgets__v1__example__com/spec__size"
+    await site.apply("master", quota("size", **{field: "10"}))
+    await site.comes("master", "resourcequotas/size", "Ready", "True", "Enforced", seconds=60)
+
+    async def create(name: str, size: object, served: str = "v1") -> Answer:
+        path = WIDGETS.format("shop").replace("/v1/", f"/{served}/")
+        body = {"apiVersion": f"example.com/{served}", "kind": "Widget", "metadata": {"name": name}}
+        return await site.call("user-1", "POST", path, {**body, "spec": {"size": size}})
+
+    assert (await create("a", 4)).status == 201
+    assert (await create("b", "5", "v2")).status == 201
+    await clusters.counts("seed-1", "size", **{field: "9"})
+    answer = await create("c", 2)
+    assert answer.status == 403 and "short by sum.widgets.v1.example.com/spec.size=1" in answer.message, answer
+    answer = await create("c", -2)
+    assert answer.status == 403 and "spec.size as a number or quantity that is not negative" in answer.message, answer
+    await site.delete("user-1", f"{WIDGETS.format('shop')}/a")
+    await clusters.counts("seed-1", "size", **{field: "5"})
+
+    async def freed() -> None:
+        assert (await create("c", 2)).status == 201
+
+    await until(freed, 30)
+    # An API server asks nothing by a rule of a version that it does not serve: all versions are asked about then.
+    versions = [version("v1", served=False, storage=False), version("v2")]
+    await site.patch("user-1", f"{CRD}/widgets.example.com", {"spec": {"versions": versions}})
+    why = "widgets.example.com are not served as v1, but as v2"
+    await site.comes("master", "resourcequotas/size", "UsageCurrent", "False", "ResourceNotListed", why, seconds=60)
+
+    async def refused() -> None:
+        answer = await create("d", 1, "v2")
+        assert answer.status == 403 and "must be written as example.com/v1" in answer.message, answer
+        await site.call("user-1", "DELETE", f"{WIDGETS.format('shop').replace('/v1/', '/v2/')}/d")
+
+    await until(refused, 60)
+    await site.comes("master", "resourcequotas/size", "Enforced", "True", seconds=60)
+
+
 async def test_what_cannot_be_listed_stops_its_own_quota_alone(site: Site, clusters: Clusters) -> None:
     """The CRD's conversion webhook does not answer, and the rights for Secrets were not given."""
     await clusters.namespace("user-1", "shop", ANN)

@@ -23,6 +23,7 @@ that they cannot disagree. Where SeedQuota counts otherwise:
 - Writes of a claim's status are not asked. Core adds them to what is used and never refuses them; here they are
   counted once they are seen.
 - A message names at most 32 containers for a resource.
+- `sum.databases.v1.example.com/spec.replicas` adds up a field of objects. Core has nothing like it (fields.py).
 """
 
 from __future__ import annotations
@@ -49,14 +50,24 @@ class Refused(Exception):
     """The object lacks what a quota asks for, whatever is free. `str()` says what."""
 
 
+class AsSent(msgspec.Struct, frozen=True):
+    """Both objects of a write as they came, in this version."""
+
+    version: str
+    new: msgspec.Raw
+    old: msgspec.Raw
+
+
 class Write(msgspec.Struct, Generic[ObjectT], frozen=True, kw_only=True):
-    """An admission request. `old` is None where nothing was stored before. `now`: seconds since 1970, UTC."""
+    """An admission request. `old` is None where nothing was stored before. `now`: seconds since 1970, UTC. `sent`: of
+    which each quota reads the fields that it names."""
 
     operation: str
     subresource: str = ""
     new: ObjectT
     old: ObjectT | None = None
     now: float
+    sent: AsSent | None = None
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,8 +93,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 class NamespacedEvaluator(Protocol[ObjectT]):
     """What objects of one kind use.
 
-    `type`: what their JSON is decoded as. `asked_of`: by subresource (empty for the object itself), the operations
-    that can add to what is used. `changes`: whether a use may change while nothing is written.
+    `type`: what their JSON is decoded as. `versions`: those in which it can be decoded, the best first; none: in any.
+    `version`: the only one, if there is one; empty: none. `asked_of`: by subresource (empty for the object itself), the
+    operations that can add to what is used.
     """
 
     @property
@@ -91,6 +103,12 @@ class NamespacedEvaluator(Protocol[ObjectT]):
 
     @property
     def type(self) -> type[ObjectT]: ...
+
+    @property
+    def versions(self) -> tuple[str, ...]: ...
+
+    @property
+    def version(self) -> str: ...
 
     @property
     def asked_of(self) -> dict[str, frozenset[str]]: ...
@@ -116,6 +134,8 @@ class Counting(Generic[ObjectT]):
 
     resource: GroupResource
     type: type[ObjectT]
+    versions: tuple[str, ...] = ()
+    version: str = ""
     asked_of: ClassVar[dict[str, frozenset[str]]] = {"": frozenset({CREATE, UPDATE})}
 
     def adds(self, write: Write[ObjectT]) -> bool:

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
-from common.kube.client.meta import Object
+import msgspec
+
+from common.kube.client.meta import Object, ObjectMeta, OwnerReference
 from common.quota import object_names
 from common.quota.object_names import ALIASES, GroupResource
 from common.quota.quantity import UNIT
 from seed.kinds.namespaces.evaluators.namespaced import CREATE, Counting
+
+NOT_READ: Final = "-"  # no field of an object has this name
+
+
+class NumberedMeta(ObjectMeta, frozen=True, kw_only=True):
+    """Without what may be long and says nothing about a number of objects."""
+
+    labels: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}labels")
+    annotations: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}annotations")
+    owner_references: list[OwnerReference] = msgspec.field(default_factory=list, name=f"{NOT_READ}ownerReferences")
+
+
+class Numbered(Object, frozen=True, kw_only=True):
+    """An object of which only the number counts."""
+
+    metadata: NumberedMeta
 
 
 class ObjectCountEvaluator(Counting[Object]):

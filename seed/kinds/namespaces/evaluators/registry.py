@@ -6,7 +6,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 from common.quota.object_names import NEVER_COUNTED, GroupResource
-from seed.kinds.namespaces.evaluators import persistent_volume_claims, pods, resource_claims, resource_quotas, services
+from seed.kinds.namespaces.evaluators import (
+    fields,
+    persistent_volume_claims,
+    pods,
+    resource_claims,
+    resource_quotas,
+    services,
+)
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms
 from seed.kinds.namespaces.evaluators.object_count import ObjectCountEvaluator
 
@@ -32,5 +39,5 @@ def evaluator_of(resource: GroupResource) -> NamespacedEvaluator[Any] | None:
 
 def evaluators_of(terms: Terms) -> dict[GroupResource, NamespacedEvaluator[Any]]:
     """Of all that a quota counts by these terms."""
-    found = {kind: evaluator_of(kind) for kind in terms.kinds}
+    found = {kind: fields.evaluator_of(kind, terms.limited) or evaluator_of(kind) for kind in terms.kinds}
     return {kind: evaluator for kind, evaluator in found.items() if evaluator is not None}

@@ -55,6 +55,7 @@ class ResourceClaim(Object, frozen=True, kw_only=True):
 class ResourceClaimEvaluator(Counting[ResourceClaim]):
     resource = RESOURCE_CLAIMS
     type = ResourceClaim
+    versions = VERSIONS
 
     def usage(self, subject: ResourceClaim, now: float) -> dict[str, int]:
         found = {object_names.count_of(RESOURCE_CLAIMS): UNIT}

@@ -95,6 +95,14 @@ def test_a_name_of_a_quota_of_namespaces_that_is_misspelt_is_told_with_the_one_t
     assert f"never refused: {name} (did you mean {meant}?)" in condition(found, "Ready").message
 
 
+def test_of_fields_in_two_versions_of_a_kind_one_is_counted_and_the_other_is_named() -> None:
+    fields = [f"sum.databases.{version}.example.com/spec.replicas" for version in ("v1", "v2")]
+    found = status(NAMESPACES, SeedView(name="eu-1", clusters=1), **dict.fromkeys(fields, "5"))
+    assert (condition(found, "Ready").status, condition(found, "Ready").reason) == ("False", "NotSupported")
+    said = f"never refused: {fields[1]} (another name counts the kind in another version); the other resources"
+    assert said in condition(found, "Ready").message
+
+
 def test_scopes_that_cannot_limit_the_names_of_a_quota_count_nothing() -> None:
     spec = ResourceQuotaSpec(subject=NAMESPACES, quota=PODS, scopes=["BestEffort"])
     assert unsupported(spec) == sorted(PODS)

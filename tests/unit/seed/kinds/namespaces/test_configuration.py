@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from common.api.types import ResourceQuota
-from seed.kinds.namespaces.configuration import MAX_WEBHOOKS, READ_OF_UPDATES, desired, sample_of
+from seed.kinds.namespaces.configuration import (
+    MAX_READ,
+    MAX_WEBHOOKS,
+    READ_OF_UPDATES,
+    desired,
+    limits_of,
+    sample_of,
+)
 from seed.kinds.namespaces.evaluators.persistent_volume_claims import ClaimSpec
 from seed.kinds.namespaces.evaluators.resource_claims import ClaimSpec as DeviceClaimSpec
 from seed.kinds.namespaces.evaluators.services import ServiceSpec
@@ -40,7 +47,7 @@ def configured(
     server = WebhookServer(
         base_url="https://seed", token=lambda _kind: token, ca_bundle=b"ca", break_glass_group=break_glass_group
     )
-    return desired(quotas, server, "u", exempt=exempt)
+    return desired([limits_of(quota) for quota in quotas], server, "u", exempt=exempt)
 
 
 def asked(configuration: WebhookConfiguration) -> list[tuple[Any, list[tuple[str, list[str], list[str]]]]]:
@@ -84,6 +91,41 @@ def test_the_updates_that_are_asked_about_are_all_that_evaluators_read() -> None
     for spec in (ClaimSpec, DeviceClaimSpec, ServiceSpec):
         fields = {field.encode_name for field in msgspec.structs.fields(spec)}
         assert fields <= set(READ_OF_UPDATES), spec
+
+
+FIELD = "sum.databases.v1.example.com/spec.replicas"
+
+
+def rules(*quotas: Quota) -> list[tuple[list[str], list[str], list[str]]]:
+    """Versions, resources and operations."""
+    found = configured(*quotas).webhooks[:-1]
+    return [
+        (rule["apiVersions"], rule["resources"], rule["operations"])  # type: ignore[misc]
+        for webhook in found
+        for rule in webhook["rules"]  # type: ignore[attr-defined]
+    ]
+
+
+def test_fields_are_asked_for_in_their_version_and_what_scales_an_object_in_each() -> None:
+    expected = [
+        (["*"], ["databases/scale"], ["UPDATE"]),
+        (["v1"], ["databases"], ["CREATE"]),
+        (["v1"], ["databases"], ["UPDATE"]),
+    ]
+    assert rules(quota(ANN, FIELD)) == rules(quota(ANN, f"{FIELD},count/databases.example.com")) == expected
+
+
+def test_updates_of_fields_are_asked_about() -> None:
+    (condition,) = configured(quota(ANN, FIELD), break_glass_group="").webhooks[1]["matchConditions"]  # type: ignore[misc]
+    assert "'replicas'" in condition["expression"]
+    many = ",".join(f"sum.databases.v1.example.com/spec.f{number}" for number in range(MAX_READ + 1))
+    assert "matchConditions" not in configured(quota(ANN, many), break_glass_group="").webhooks[1], "about all of them"
+
+
+def test_a_quota_that_counts_another_field_is_proven_anew() -> None:
+    one, other = quota(ANN, FIELD), quota(ANN, "sum.databases.v1.example.com/spec.size")
+    assert limits_of(one) != limits_of(other)
+    assert sample_of(configured(one)) != sample_of(configured(other))
 
 
 def test_nothing_is_asked_where_no_quota_counts() -> None:

@@ -15,10 +15,12 @@ import pytest
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Cause, Forbidden, NotFound, Unavailable
 from common.quota.account import Account
+from common.quota.object_names import GroupResource
 from seed.accounts.registry import AccountRegistry
 from seed.admission import denial
 from seed.kinds.namespaces import configuration as namespaces
 from seed.kinds.namespaces import enforcement as module
+from seed.kinds.namespaces.configuration import Limits
 from seed.kinds.namespaces.enforcement import NamespacedWebhook
 from seed.model.quota import Quota
 from seed.model.selected import Exempt
@@ -44,9 +46,9 @@ class Server:
             raise self.answer
 
 
-def desired(quotas: Sequence[Quota]) -> WebhookConfiguration:
+def desired(limits: Sequence[Limits]) -> WebhookConfiguration:
     server = WebhookServer(base_url="https://seed.example.com", token=lambda _kind: "token", ca_bundle=b"CA")
-    return namespaces.desired(quotas, server, "uid", exempt=Exempt())
+    return namespaces.desired(limits, server, "uid", exempt=Exempt())
 
 
 class Site:
@@ -54,6 +56,7 @@ class Site:
         self.world = World()
         self.states: list[str] = []
         self.new: set[str] = set()
+        self.unserved: set[GroupResource] = set()
         self.wanted = True
         self.webhook = NamespacedWebhook(
             cast(Cluster, server),
@@ -62,6 +65,7 @@ class Site:
             self.world.clusters,
             cast(AccountRegistry, self),
             desired,
+            unserved=lambda: frozenset(self.unserved),
             wanted=lambda: self.wanted,
             on_enforced=lambda _name: None,
             on_state=lambda: self.states.append(self.said()),
@@ -115,6 +119,23 @@ def test_it_says_that_all_is_checked_only_once_a_dry_run_has_proven_it_for_every
     site.world.cluster("c1", "Disabled")
     assert site.finds(DENIED) == ""
     assert site.states[:2] == ["None Connecting", "None NotProven"], "only what is new is told"
+
+
+def test_of_a_kind_that_is_served_in_another_version_each_version_is_asked_about() -> None:
+    """By a rule of a version that is not served an API server asks nothing. It is proven anew."""
+    site = Site()
+    site.world.cluster("c1")
+    site.world.quota("ann", {"sum.databases.v1.example.com/spec.replicas": "1"}, selector={"matchLabels": ANN})
+
+    def versions() -> set[str]:
+        rules = [rule for each in site.webhook._desired().webhooks[:-1] for rule in cast(Any, each["rules"])]
+        return {version for rule in rules for version in rule["apiVersions"]}
+
+    assert (site.finds(DENIED), versions()) == ("True CanaryDenied", {"v1", "*"})
+    site.unserved.add(GroupResource("databases", "example.com"))
+    site.webhook.kinds_changed()
+    assert (site.finds(DENIED, proven=False), versions()) == ("None NotProven", {"*"})
+    assert site.finds(DENIED) == "True CanaryDenied"
 
 
 def owners(found: WebhookConfiguration) -> set[str]:

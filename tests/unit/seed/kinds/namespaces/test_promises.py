@@ -13,7 +13,7 @@ import pytest
 
 from common.kube.client.errors import ApiError, Unavailable
 from seed.kinds.namespaces import promises
-from seed.kinds.namespaces.configuration import limits_of
+from seed.kinds.namespaces.configuration import Asked, limits_of
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota
 from tests.unit import fake_api_server as fakes
 from tests.unit.seed.kinds.namespaces.test_webhook import Caller, caller, named, review
@@ -219,7 +219,7 @@ async def test_pods_are_no_concern_of_an_allocation(web: Allocated) -> None:
     pod = {"metadata": named(), "spec": {"containers": [{"name": "web"}]}}
     assert (await web.caller.ask(pod))["allowed"]
     limits = limits_of(web.caller.world.quota_cache.quota(NAME))  # type: ignore[arg-type]
-    assert limits.asked == {("", "resourcequotas", "CREATE"), ("", "resourcequotas", "UPDATE")}
+    assert limits.asked == {Asked("", "resourcequotas", operation) for operation in ("CREATE", "UPDATE")}
 
 
 async def test_a_namespace_with_very_large_quotas_is_not_read_to_its_end(

@@ -12,6 +12,7 @@ import pytest
 
 from common.api.labels import FITS_ANNOTATION
 from common.api.types import Condition, UserCluster
+from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.quota import account as accounts
 from common.quota.object_names import GroupResource
@@ -51,6 +52,9 @@ class Namespaces:
     def select(self, cluster: str, namespace: str) -> Selection:
         labels = self.seen.get(namespace)
         return Selection(self._quotas(cluster, namespace, labels or {}), labels is not None)
+
+    def connection(self, _cluster: str) -> Cluster:
+        raise Unavailable(0, "Unavailable", "not connected")
 
     async def read(self, cluster: str, namespace: str) -> list[Quota]:
         self.reads += 1
@@ -410,6 +414,42 @@ async def test_kinds_of_which_only_the_number_counts_may_be_large(caller: Caller
     assert (await caller.ask(role, resource="roles", group=group))["allowed"]
     assert caller.use("ann") == nanos(limits)
     assert caller.kinds == ["Object", "Object"]
+
+
+FIELD = "sum.databases.v1.example.com/spec.replicas"
+DATABASES = {"resource": "databases", "group": "example.com"}
+
+
+def database(replicas: object, version: str = "") -> dict:
+    return {"metadata": named("db", version=version), "spec": {"replicas": replicas, "more": ['"' * (2 * MAX_QUOTES)]}}
+
+
+async def test_each_quota_reads_the_fields_that_it_counts(caller: Caller) -> None:
+    await caller.world.quota("ann", limits=f"{FIELD}=5", granted=f"{FIELD}=5", **ANN)
+    one = "count/databases.example.com=1"
+    await caller.world.quota("shop", limits=one, granted=one, **SHOP)
+    assert (await caller.ask(database(3), **DATABASES))["allowed"]
+    assert (caller.use("ann"), caller.use("shop")) == (nanos(f"{FIELD}=3"), nanos(one))
+    code, text = await caller.refused(database(6, "9"), database(3, "9"), **DATABASES)
+    assert (code, text.partition(", used")[0]) == (403, f"exceeded quota: ann, requested: {FIELD}=3")
+    code, text = await caller.refused(database("many", "9"), database(3, "9"), **DATABASES)
+    assert (code, text) == (
+        403,
+        "failed quota: ann: must specify spec.replicas as a number or quantity that is not negative for: db",
+    )
+    assert (await caller.ask(database(1, "9"), database(3, "9"), **DATABASES))["allowed"]
+
+
+async def test_a_scale_is_not_decided_while_its_definition_cannot_be_read(caller: Caller) -> None:
+    await caller.world.quota("ann", limits=f"{FIELD}=5", granted=f"{FIELD}=5", **ANN)
+    new, old = database(4, "9"), database(3, "9")
+    code, text = await caller.refused(new, old, sub="scale", **DATABASES)
+    assert (code, "CustomResourceDefinition databases.example.com cannot be read" in text) == (503, True)
+    deployments = {"resource": "deployments", "group": "apps"}
+    named_too = "sum.deployments.v1.apps/spec.replicas"
+    await caller.world.quota("shop", limits=f"{named_too}=5", granted=f"{named_too}=5", **SHOP)
+    assert (await caller.ask(new, old, sub="scale", **deployments))["allowed"]
+    assert caller.use("shop") == nanos(f"{named_too}=1")
 
 
 @pytest.mark.parametrize(

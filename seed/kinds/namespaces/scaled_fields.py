@@ -1,0 +1,63 @@
+"""Which field of an object a write of its subresource `scale` sets, as the kind's definition says it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from common.kube.client.errors import ApiError
+from common.kube.client.meta import Object
+from common.kube.client.resource import Resource
+from common.quota.object_names import GroupResource
+from seed.kinds.namespaces.evaluators.fields import USUAL_REPLICAS, Replicas
+from seed.kinds.namespaces.promises import Connected, NotReadable
+
+MOST = 4 * 2**20  # bytes of a definition here; etcd stores less
+
+
+class _Scale(msgspec.Struct, frozen=True, rename="camel"):
+    spec_replicas_path: str = ""
+
+
+class _Subresources(msgspec.Struct, frozen=True):
+    scale: _Scale = _Scale()
+
+
+class _Version(msgspec.Struct, frozen=True):
+    name: str = ""
+    subresources: _Subresources = _Subresources()
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    versions: list[_Version] = []
+
+
+class _Definition(Object, frozen=True, kw_only=True):
+    spec: _Spec = _Spec()
+
+
+_DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False, _Definition, most=MOST
+)
+
+
+async def scaled_fields(
+    connected: Connected, cluster: str, kind: GroupResource, versions: Iterable[str], until: float
+) -> Replicas:
+    """In these versions, by a consistent read. Raises NotReadable."""
+    usual = dict.fromkeys(versions, USUAL_REPLICAS)
+    if "." not in kind.group:
+        return usual  # a definition has a domain as its group
+    try:
+        async with asyncio.timeout_at(until):
+            found = await connected.connection(cluster).find(_DEFINITIONS, str(kind))
+    except TimeoutError:
+        raise NotReadable(f"CustomResourceDefinition {kind} could not be read in time") from None
+    except ApiError as error:
+        raise NotReadable(f"CustomResourceDefinition {kind} cannot be read: {error.reason}") from None
+    if found is None:
+        return usual  # another API server serves it
+    paths = {each.name: each.subresources.scale.spec_replicas_path for each in found.spec.versions}
+    return {version: tuple(path.removeprefix(".").split(".")) for version, path in paths.items() if path}
