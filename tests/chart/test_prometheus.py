@@ -12,18 +12,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-import yaml
 
-from devcluster import binaries
 from devcluster.charts import MASTER, SEED
-from devcluster.network import free_port
 from devcluster.objects import CHARTS
 from devcluster.processes import ProcessGroup
-from devcluster.servers import Server
+from tests.chart import prometheus
 from tests.chart.alert_cases import CASES, GONE, RUNS, Case, Growing, Value, with_labels
 from tests.chart.helm import Helm
+from tests.chart.prometheus import Prometheus
 from tests.chart.test_charts import measured
 from tests.chart.test_rules import VALUES, alerts, rendered, target
 
@@ -96,44 +93,10 @@ APART = {
 """Those whose cause takes away what others see. When everything is gone, the first three are seen."""
 
 
-class Prometheus(Server):
-    def __init__(self, executable: Path, directory: Path, group: ProcessGroup) -> None:
-        self.url = f"http://127.0.0.1:{free_port()}"
-        where = [f"--config.file={directory}/prometheus.yaml", f"--storage.tsdb.path={directory}/data"]
-        super().__init__(
-            "prometheus",
-            [str(executable), *where, f"--web.listen-address={self.url.removeprefix('http://')}"],
-            directory,
-            group,
-        )
-
-    async def get(self, path: str, **parameters: str) -> Any:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"{self.url}/api/v1/{path}", params=parameters) as answer,
-        ):
-            said = await answer.json()
-        assert said["status"] == "success", said
-        return said["data"]
-
-    async def firing(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """By program and name."""
-        found = [each for each in (await self.get("alerts"))["alerts"] if each["state"] == "firing"]
-        return {(SEED if "seed" in each["labels"] and "namespace" not in each["labels"] else MASTER,
-                 each["labels"]["alertname"]): each for each in found}  # fmt: skip
-
-    async def _ready(self) -> bool:
-        try:
-            async with aiohttp.ClientSession() as session, session.get(f"{self.url}/-/ready") as answer:
-                return answer.status == 200
-        except aiohttp.ClientError:
-            return False
-
-
 def shortened(rules: str) -> str:
     """Minutes become seconds."""
     rules = re.sub(r"for: \d+[mh]", "for: 1s", rules)
-    return re.sub(r"\[\d+m\]", "[10s]", rules)
+    return re.sub(r"offset \d+m", "offset 10s", re.sub(r"\[\d+m\]", "[10s]", rules))
 
 
 @pytest.fixture
@@ -155,19 +118,20 @@ async def started(helm: Helm, directory: Path, group: ProcessGroup, served: Targ
         for chart in (MASTER, SEED)
         for labels in [{name: value for name, value in target(chart).items() if name != "job"}]
     ]
-    settings = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config = {"global": settings, "rule_files": [f"{MASTER}.yaml", f"{SEED}.yaml"], "scrape_configs": jobs}
-    (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    executable = (await binaries.ensure(["prometheus"]))["prometheus"]
-    prometheus = Prometheus(executable, directory, group)
-    await prometheus.start()
-    return prometheus
+    return await prometheus.started(directory, group, jobs, [f"{MASTER}.yaml", f"{SEED}.yaml"])
 
 
-async def fires(prometheus: Prometheus, wanted: set[tuple[str, str]], not_wanted: set[tuple[str, str]]) -> None:
+async def firing(found: Prometheus) -> dict[tuple[str, str], dict[str, Any]]:
+    """By program and name."""
+    alerts = [each for each in (await found.get("alerts"))["alerts"] if each["state"] == "firing"]
+    return {(SEED if "seed" in each["labels"] and "namespace" not in each["labels"] else MASTER,
+             each["labels"]["alertname"]): each for each in alerts}  # fmt: skip
+
+
+async def fires(server: Prometheus, wanted: set[tuple[str, str]], not_wanted: set[tuple[str, str]]) -> None:
     deadline = time.monotonic() + SECONDS
     while True:
-        found = (await prometheus.firing()).keys()
+        found = (await firing(server)).keys()
         if wanted <= found and not found & not_wanted:
             return
         assert time.monotonic() < deadline, (wanted - found, found & not_wanted)
@@ -177,24 +141,24 @@ async def fires(prometheus: Prometheus, wanted: set[tuple[str, str]], not_wanted
 async def test_alerts_fire_and_end_in_a_real_prometheus(helm: Helm, tmp_path: Path, served: Target) -> None:
     group = ProcessGroup()
     try:
-        prometheus = await started(helm, tmp_path, group, served)
+        server = await started(helm, tmp_path, group, served)
         everything = {(c.chart, c.alert) for c in CASES}
         caused = {(c.chart, c.alert) for c in CASES if c.alert not in APART}
         gone = {(chart, case.alert) for chart, case in GONE.items()}
         gone |= {(chart, "SeedQuotaReplicaNotScraped") for chart in GONE}
         await asyncio.sleep(5)
-        await fires(prometheus, set(), everything)
+        await fires(server, set(), everything)
         served.change("sick")
-        await fires(prometheus, caused, set())
-        for found in (await prometheus.firing()).values():
+        await fires(server, caused, set())
+        for found in (await firing(server)).values():
             texts = " ".join(found["annotations"].values())
             assert "<no value>" not in texts and "<error" not in texts, texts
         served.change("well")
-        await fires(prometheus, set(), everything)
+        await fires(server, set(), everything)
         served.change("gone")
-        await fires(prometheus, gone, everything - gone)
+        await fires(server, gone, everything - gone)
         served.change("well")
-        await fires(prometheus, set(), everything)
+        await fires(server, set(), everything)
         assert {
             name for chart in GONE for name in (r["alert"] for r in alerts(rendered(helm, chart, VALUES[chart])))
         } == {alert for _, alert in everything}
@@ -223,14 +187,14 @@ async def test_every_panel_has_data_where_the_programs_have_it_and_else_says_why
     dashboard = json.loads((CHARTS / chart / "files" / "dashboard.json").read_text())
     group = ProcessGroup()
     try:
-        prometheus = await started(helm, tmp_path, group, served)
+        server = await started(helm, tmp_path, group, served)
 
         async def empty() -> list[str]:
             missing = []
             for panel in dashboard["panels"]:
                 for query in panel["targets"]:
-                    expression = re.sub(r"\$\w+", ".*", query["expr"]).replace("[5m]", "[20s]")
-                    if not (await prometheus.get("query", query=expression))["result"]:
+                    expression = re.sub(r"\$\w+", ".*", query["expr"]).replace("5m", "20s")
+                    if not (await server.get("query", query=expression))["result"]:
                         missing.append(panel["title"])
             return missing
 

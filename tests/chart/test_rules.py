@@ -155,6 +155,21 @@ def test_an_alert_fires_and_ends_and_when_everything_is_gone_that_is_noticed(
 
 
 @pytest.mark.parametrize("chart", [MASTER, SEED])
+def test_the_first_unexpected_error_is_noticed_though_its_counter_begins_with_it(
+    promtool: Path, rules: dict[str, str], tmp_path: Path, chart: str
+) -> None:
+    name, labels = "SeedQuotaUnexpectedErrors", {"job": f"{chart}-metrics", "part": "a"}
+    own = {**OWN[chart], "severity": severity(rules[chart], name), **labels}
+    series = with_labels('seedquota_unexpected_errors_total{part="a"}', target(chart))
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": series, "values": "_x10 1x60"}],
+        "promql_expr_test": [alert_samples(name, 9), alert_samples(name, 20, own), alert_samples(name, 40)],
+    }
+    assert failures(promtool, rules[chart], tmp_path, test) == ""
+
+
+@pytest.mark.parametrize("chart", [MASTER, SEED])
 def test_every_alert_has_a_case_and_says_what_to_do(rules: dict[str, str], chart: str) -> None:
     found = alerts(rules[chart])
     assert len(found) > 10
