@@ -17,18 +17,22 @@ from devcluster.node import SANDBOX_IMAGE
 from devcluster.objects import named, namespace, project, quota
 from tests import last_release
 from tests.e2e.cluster import (
+    IMAGE,
     NAMESPACE,
     PATIENT,
     PLENTY,
     REPOSITORY,
+    TAG,
     Answer,
     Cluster,
     Machines,
+    chart,
     restricted,
     site,
     until,
     values,
 )
+from tests.e2e.fitted import FITTED, UID
 
 PROJECT = "alpha"
 QUOTA = "project-alpha"
@@ -42,51 +46,7 @@ SEED = {
     "namespaceQuotas__enabled": True,
     **PATIENT,
 }
-UID = 1000660000  # as OpenShift gives them
-TEAM = {"example.com/team": "quotas"}
-FITTED: dict[str, object] = {
-    "commonLabels": TEAM,
-    "podLabels": {"example.com/mesh": "off"},
-    "podAnnotations": {"example.com/scan": "off"},
-    "nodeSelector": {"kubernetes.io/os": "linux"},
-    "tolerations": [{"key": "example.com/quotas", "operator": "Exists"}],
-    "affinity": {
-        "podAntiAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [
-                {
-                    "weight": 1,
-                    "podAffinityTerm": {
-                        "topologyKey": "kubernetes.io/hostname",
-                        "labelSelector": {"matchLabels": TEAM},
-                    },
-                }
-            ]
-        }
-    },
-    "priorityClassName": "system-node-critical",
-    "dnsPolicy": "Default",
-    "securityContext": {"privileged": False},
-    "podSecurityContext": {"runAsUser": UID, "runAsGroup": 0, "fsGroup": UID},
-    "healthPort": 10251,
-    "livenessProbe": {"initialDelaySeconds": 1, "failureThreshold": 30},
-    "readinessProbe": {"successThreshold": 2},
-    "updateStrategy": {"rollingUpdate": {"maxSurge": 2, "maxUnavailable": 0}},
-    "extraArgs": ["--log-level=info"],
-    "extraEnv": [{"name": "SCRATCH", "value": "/scratch"}],
-    "extraObjects": [
-        "apiVersion: v1\nkind: ConfigMap\n"
-        "metadata: {name: '{{ .Chart.Name }}-extra', namespace: '{{ .Release.Namespace }}'}"
-    ],
-    "extraVolumes": [{"name": "scratch", "emptyDir": {}}],
-    "extraVolumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
-    "serviceIPFamilyPolicy": "SingleStack",
-    "serviceIPFamilies": ["IPv4"],
-    "networkPolicy": {"enabled": True},
-    "startCheck": {"timeoutSeconds": 200},
-    "jobs": {"resources": {"limits": {"cpu": "1"}}},
-    "flowControl": {"nominalConcurrencyShares": 20},
-}
-"""What other people's clusters ask for, all at once."""
+MASTER = {**FITTED, "seeds": [{"name": "home", "inCluster": True}]}
 POD = {"containers": [{"name": "waits", "image": SANDBOX_IMAGE}], "terminationGracePeriodSeconds": 0}
 
 
@@ -128,7 +88,7 @@ async def test_from_helm_install_to_the_first_refused_machine(
     before.update(await everything(home))
     await home.apply(restricted(NAMESPACE), namespace(PROJECT))
     started = time.monotonic()
-    await home.install("master", **FITTED, seeds=[{"name": "home", "inCluster": True}])
+    await home.install("master", **MASTER)
     await home.install("seed", **SEED, **FITTED, webhook__port=10443)
     assert "/seedquota-clusters" in await home.kubectl("get", "validatingwebhookconfigurations", "-o", "name"), (
         "Helm has waited until the webhook answered"
@@ -257,17 +217,31 @@ async def last(home: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_helm_upgrade_and_rollback_under_load_lose_no_request(
     home: Cluster, machines: Machines, last: Path
 ) -> None:
-    """To the last release's chart and image, and back to this one's."""
-    changed = values(image__repository=REPOSITORY, image__tag=LAST_TAG, **SEED)
-    older = str(last / "charts" / "seedquota-seed")
+    """Back to the last release's charts and images, and to these again, in the order of docs/how-to/upgrade.md: the
+    master's release has the definitions."""
+
+    async def images_of(deployment: str) -> set[str]:
+        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{deployment}"
+        return {each["image"] for each in (await home.get(path))["spec"]["template"]["spec"]["containers"]}
+
+    async def upgraded(name: str, source: str, *given: str) -> None:
+        async with machines.under_load() as load:
+            await home.helm("upgrade", name, source, "-n", NAMESPACE, "--wait", "--timeout=10m", *given)
+            await home.rolled_out(name)
+        print(f"\nhelm upgrade of {name} to {', '.join(await images_of(name))}: {load.none_lost()}")
+
+    older = {name: str(last / "charts" / name) for name in ("seedquota-seed", "seedquota-master")}
+    image = {"image__repository": REPOSITORY, "image__tag": LAST_TAG}
+    await upgraded("seedquota-seed", older["seedquota-seed"], *values(**image, **SEED))
+    await upgraded("seedquota-master", older["seedquota-master"], *values(**image))
+    assert await images_of("seedquota-master") == await images_of("seedquota-seed") == {f"{REPOSITORY}:{LAST_TAG}"}
+    await upgraded("seedquota-master", chart("master"), *values(**IMAGE, **MASTER))
     async with machines.under_load() as load:
-        await home.helm("upgrade", "seedquota-seed", older, "-n", NAMESPACE, "--wait", "--timeout=10m", *changed)
-        path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/seedquota-seed"
-        (container,) = (await home.get(path))["spec"]["template"]["spec"]["containers"]
-        assert container["image"] == f"{REPOSITORY}:{LAST_TAG}"
         await home.helm("rollback", "seedquota-seed", "1", "-n", NAMESPACE, "--wait", "--timeout=10m")
         await home.rolled_out("seedquota-seed")
-    print(f"\nhelm upgrade and rollback, between the last release and this one: {load.none_lost()}")
+    print(f"\nhelm rollback of seedquota-seed to this release: {load.none_lost()}")
+    assert await images_of("seedquota-master") == await images_of("seedquota-seed") == {f"{REPOSITORY}:{TAG}"}
+    await home.enforced(QUOTA)
 
 
 async def test_helm_uninstall_leaves_no_webhook_and_keeps_quotas(
