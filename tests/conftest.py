@@ -55,6 +55,8 @@ LONGEST = (
     "chart",
     "property",
 )
+UNIT = Path(__file__).parent / "unit"
+UNIT_SECONDS = 120  # a loop without an end takes all memory before the ten minutes of others are over
 TOGETHER = "/integration/cluster_api/"  # these share one installation, which no other process is to start as well
 INSTALLED = "/integration/installed/"  # each process that runs one of these starts an installation for all of them
 
@@ -67,6 +69,9 @@ def _rank(path: Path) -> int:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _rank(item.path))
+    for item in items:
+        if item.path.is_relative_to(UNIT):
+            item.add_marker(pytest.mark.timeout(UNIT_SECONDS))
 
 
 def pytest_collection_finish() -> None:
