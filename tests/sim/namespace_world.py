@@ -21,7 +21,7 @@ from common.quota import escrow, resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from seed.admission.refusal import Refusal
-from seed.kinds.namespaces.configuration import desired
+from seed.kinds.namespaces.configuration import desired, limits_of
 from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Write
 from seed.kinds.namespaces.source import NamespacedSource
 from seed.model.quota import Quota
@@ -58,7 +58,8 @@ def _configured(
         for label, promises, limits in sorted(quotas, key=str)
     ]
     server = WebhookServer(base_url="https://seed", token=lambda _kind: "token", ca_bundle=b"")
-    written: list[Any] = desired(cast("list[Quota]", found), server, "cluster", exempt=Exempt()).webhooks
+    limits = [limits_of(cast("Quota", quota)) for quota in found]
+    written: list[Any] = desired(limits, server, "cluster", exempt=Exempt()).webhooks
     return [
         (
             webhook["name"],
