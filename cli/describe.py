@@ -154,6 +154,7 @@ def plain(
         **msgspec.to_builtins(found),
         "bySeed": lines,
         "byNamespace": quota.status.namespaces,
+        "overrides": quota.status.overrides,
         "consumers": known.consumers,
         "denials": known.denials,
         "omitted": {

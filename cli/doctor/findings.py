@@ -18,7 +18,7 @@ Place = Literal["", "in the master's cluster", "added", "by a kubeconfig of its 
 """How the master reaches a seed. `added`: by `seedquota seed add`. Empty: its Secret cannot be read."""
 
 _GOOD_IF_FALSE = frozenset({"Exceeded", "ResourceNotCounted"})
-_IGNORED = frozenset({"NearLimit"})
+_IGNORED = frozenset({"NearLimit", "Overridden"})
 _NOT_PROVEN = ("not proven", "it is not known which cluster")
 
 

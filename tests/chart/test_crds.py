@@ -236,6 +236,11 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         (overridden({"cpu": 63}), "spec", "an override is below the limit in quota"),
         (overridden({"cpu": "many"}), "spec.overrides[0].quota[cpu]", "not a quantity"),
         (overridden({"cpu": "-1"}), "spec.overrides[0].quota[cpu]", "a limit cannot be negative"),
+        (
+            project_quota(overrides=[{"until": NOW, "quota": {"cpu": "128"}, "reason": "two\nlines"}]),
+            "spec.overrides[0].reason",
+            "should match",
+        ),
         (overridden({}), "spec.overrides[0].quota", "should have at least 1 properties"),
         (overridden({"cpu": "128"}, until="tomorrow"), "spec.overrides[0].until", "must be of type date-time"),
         (
@@ -870,6 +875,7 @@ async def test_every_kind_has_its_short_names_and_one_category(api) -> None:
         "ResourceQuotaAllocation": ["sqa"],
         "Allocation": ["alloc"],
         "Organization": ["sqo"],
+        "QuotaNotification": ["sqn"],
         "Project": ["sqp"],
         "Seed": ["sqseed"],
         "UserCluster": ["uc"],

@@ -15,9 +15,9 @@ from cli.doctor import findings, report, signs
 from cli.doctor.report import Report
 from cli.largest_and_last import LargestAndLast, Told
 from cli.seeds.on_master import Held
-from common.api.types import AccountWait, CatalogueEntry, UserCluster
+from common.api.types import AccountWait, CatalogueEntry, Condition, UserCluster
 from common.quota import resources
-from master.cache.objects import MasterQuota, SeedUsage
+from master.cache.objects import MasterQuota, OverrideStatus, SeedUsage
 from tests.unit.quota_examples import (
     ALPHA,
     ANN,
@@ -75,6 +75,24 @@ def test_describe_says_what_a_fenced_account_waits_for() -> None:
     status = msgspec.structs.replace(ALPHA.status, seeds=[line])
     text = described(msgspec.structs.replace(ALPHA, status=status), None, None)
     assert "\neu-1 admits nothing yet: it waits for new lists from alpha/c1\n" in text
+
+
+def test_describe_says_until_when_a_limit_is_raised() -> None:
+    """What has ended is no trouble, and has no line."""
+    until = "2026-12-31T00:00:00Z"
+    raised = OverrideStatus(until=until, quota={"cpu": "128"}, reason="launch", state="EndsSoon")
+    ended = OverrideStatus(until="2026-11-01T00:00:00Z", quota={"cpu": "96"}, state="Ended")
+    over = Condition(type="Overridden", status="False", reason="Ended", message="over")
+    status = msgspec.structs.replace(
+        ALPHA.status, overrides=[raised, ended], conditions=[*ALPHA.status.conditions, over]
+    )
+    found = msgspec.structs.replace(ALPHA, status=status)
+    text = described(found, None, None)
+    assert [line for line in text.splitlines() if "aised" in line] == [f"Raised: cpu=128 until {until} (launch)"]
+    assert "Overridden" not in text
+    plain: Any = describe.plain(found, figures.of_quota(found), None, LargestAndLast())
+    shown = json.loads(reading.written(plain, "json"))["overrides"]
+    assert [(each["until"], each["state"]) for each in shown] == [(until, "EndsSoon"), (ended.until, "Ended")]
 
 
 def test_nobody_writes_a_row_of_a_table_with_an_event() -> None:
