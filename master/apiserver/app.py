@@ -35,10 +35,10 @@ from master.apiserver.conditions import COMPRESSED, Preconditions, tag_of
 from master.apiserver.encoding import LARGE, compressed, takes_gzip
 from master.apiserver.events import Events
 from master.apiserver.handlers import Handlers
-from master.apiserver.limits import Limits
 from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.problem import MEDIA_TYPE, ProblemError
 from master.apiserver.reading import LONGEST, check_media_type, decode_body, field, read_conditions, read_query
+from master.apiserver.request_limits import Limits
 from master.apiserver.routes import ROUTES, Route
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches

@@ -19,7 +19,7 @@ from seed.model.asked_of_seed import asked_about
 from seed.model.cluster_key import HOSTED, is_of_kubermatic
 from seed.model.consumer import Consumer, consumer_of
 from seed.model.quota import NAMESPACES, Quota, takes_part
-from seed.model.selected import OF_USER_CLUSTERS, Exempt
+from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt
 from seed.model.source_key import OWN_API_SERVER, SourceKey
 
 BY_PROJECT = "project"

@@ -23,8 +23,8 @@ from common.quota.account import AccountKey, Grant, Terms
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from common.quota.scopes import ScopeRequirement
-from seed.model import selected
-from seed.model.selected import OF_USER_CLUSTERS, Exempt
+from seed.model import selected_namespaces
+from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt
 
 NAMESPACES = "namespaces"
 
@@ -91,7 +91,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
     def selects(self, labels: Mapping[str, str], exempt: Exempt = OF_USER_CLUSTERS) -> bool:
         """Whether it counts a namespace with these labels, where it covers the cluster."""
-        return self.selector is not None and selected.picks(self.selector, labels, exempt)
+        return self.selector is not None and selected_namespaces.picks(self.selector, labels, exempt)
 
     def covers(self, cluster: UserCluster) -> bool:
         """Whether it counts namespaces of that cluster."""

@@ -34,8 +34,8 @@ from devcluster.controlplane import ControlPlane
 from devcluster.install import NAMESPACE
 from devcluster.objects import CHARTS, named, namespace, rights, secret
 from master.apiserver import app as api
-from master.apiserver import limits as rates
 from master.apiserver import page
+from master.apiserver import request_limits as rates
 from master.apiserver import server as serving_api
 from master.apiserver.server import ApiServer
 from master.cache.informers import Caches

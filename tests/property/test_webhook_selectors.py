@@ -14,9 +14,9 @@ from common.api.label_selector import LabelRequirement, LabelSelector
 from common.api.types import ResourceQuota
 from seed.kinds.namespaces.configuration import desired, limits_of
 from seed.model.quota import Quota, parse_quota
-from seed.model.selected import METADATA_NAME, Exempt
-from seed.registration.apart import region, requirements_of
+from seed.model.selected_namespaces import METADATA_NAME, Exempt
 from seed.registration.configuration import WebhookServer
+from seed.registration.disjoint_selectors import region, requirements_of
 
 EXEMPT = Exempt(frozenset({"system"}))
 KEYS = {"a": ["x", "y"], "b": ["x", "y"], METADATA_NAME: ["system", "web"]}

@@ -25,7 +25,7 @@ from seed.kinds.namespaces.configuration import desired, limits_of
 from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Write
 from seed.kinds.namespaces.source import NamespacedSource
 from seed.model.quota import Quota
-from seed.model.selected import METADATA_NAME, Exempt
+from seed.model.selected_namespaces import METADATA_NAME, Exempt
 from seed.model.source_key import SourceKey
 from seed.registration.configuration import WebhookServer
 from tests.sim import namespaces

@@ -42,7 +42,7 @@ from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import FRESH
 from seed.model.quota import Quota
-from seed.model.selected import ByLabel
+from seed.model.selected_namespaces import ByLabel
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from seed.kinds.namespaces.kind_informer import KindInformer, Unread, find_kind
 from seed.kinds.namespaces.promise_totals import PromiseTotals, totals_of
 from seed.model.quota import Quota
 from seed.model.reserved_object import generation_of
-from seed.model.selected import OF_USER_CLUSTERS, Exempt
+from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt
 from seed.usage.source import NOT_LISTED, Generation, Problem, Taken
 
 UNREACHABLE = "Unreachable"

@@ -23,8 +23,7 @@ from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, Namespac
 from seed.kinds.namespaces.evaluators.persistent_volume_claims import CLASS_ANNOTATION
 from seed.kinds.namespaces.evaluators.registry import evaluators_of
 from seed.model.quota import Quota
-from seed.model.selected import METADATA_NAME, Exempt, picked_by_name
-from seed.registration.apart import EVERYTHING, Region, apart, region, requirements_of
+from seed.model.selected_namespaces import METADATA_NAME, Exempt, picked_by_name
 from seed.registration.configuration import (
     LABELS,
     MATCH_CONDITIONS,
@@ -36,6 +35,7 @@ from seed.registration.configuration import (
     rule,
     same,
 )
+from seed.registration.disjoint_selectors import EVERYTHING, Region, apart, region, requirements_of
 from seed.registration.probe import ANNOTATION, Sample
 
 KIND = "namespaces"
@@ -212,7 +212,7 @@ def _rules(asked: Rules) -> list[Rule]:
 
 
 def _entries(limits: Iterable[Limits], exempt: Exempt) -> list[tuple[Region, Rules]]:
-    """What is asked in which namespaces; about one object in one namespace only once (apart.py).
+    """What is asked in which namespaces; about one object in one namespace only once (disjoint_selectors.py).
 
     Quotas of one selector share an entry. So do those that ask the same of the values of one label. If there would be
     more than MAX_WEBHOOKS, all entries ask about all that some quota counts; if there would be too many still, one

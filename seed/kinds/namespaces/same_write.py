@@ -1,10 +1,10 @@
 """One decision for one creation that an API server asks about several times.
 
-It calls one webhook for a creation (seed/registration/apart.py), but evaluates their selectors one after another: if
-the labels of the namespace change meanwhile, it may call two, at the same time, and refuses the object if one call is
-refused. If each call were decided by itself, one could be refused while the account is full and the next admitted a
-moment later. Nothing would be created, and what the second reserved would keep others out until reservations without
-an object go (docs/reference/protocol.md section 4).
+It calls one webhook for a creation (seed/registration/disjoint_selectors.py), but evaluates their selectors one after
+another: if the labels of the namespace change meanwhile, it may call two, at the same time, and refuses the object if
+one call is refused. If each call were decided by itself, one could be refused while the account is full and the next
+admitted a moment later. Nothing would be created, and what the second reserved would keep others out until reservations
+without an object go (docs/reference/protocol.md section 4).
 
 Only creations: each has a uid of its own, while the same update may be sent again in another request. And only while
 the same is asked of the same quotas: if another one selects the namespace by now, it must be asked, too.

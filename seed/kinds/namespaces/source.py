@@ -27,7 +27,7 @@ from seed.kinds.namespaces.totals import ObjectTotals
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.model.reserved_object import parse_object
-from seed.model.selected import Exempt
+from seed.model.selected_namespaces import Exempt
 from seed.model.source_key import OWN_API_SERVER, SourceKey
 from seed.usage.source import NOT_LISTED, Generation, KnownAccounts, Problem, UsageSource
 

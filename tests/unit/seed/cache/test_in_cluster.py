@@ -15,7 +15,7 @@ from common.kube.controller.store import Change
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.kinds.registry import OF_PROJECTS
-from seed.model.selected import OF_USER_CLUSTERS
+from seed.model.selected_namespaces import OF_USER_CLUSTERS
 from seed.model.source_key import OWN_API_SERVER
 
 

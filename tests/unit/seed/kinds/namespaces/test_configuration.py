@@ -20,7 +20,7 @@ from seed.kinds.namespaces.evaluators.persistent_volume_claims import ClaimSpec
 from seed.kinds.namespaces.evaluators.resource_claims import ClaimSpec as DeviceClaimSpec
 from seed.kinds.namespaces.evaluators.services import ServiceSpec
 from seed.model.quota import Quota, parse_quota
-from seed.model.selected import OF_USER_CLUSTERS, Exempt
+from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt
 from seed.registration.configuration import WebhookConfiguration, WebhookServer
 
 ANN = {"matchLabels": {"owner": "ann"}}

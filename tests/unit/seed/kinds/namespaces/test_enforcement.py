@@ -23,7 +23,7 @@ from seed.kinds.namespaces import enforcement as module
 from seed.kinds.namespaces.configuration import Limits
 from seed.kinds.namespaces.enforcement import NamespacedWebhook
 from seed.model.quota import Quota
-from seed.model.selected import Exempt
+from seed.model.selected_namespaces import Exempt
 from seed.registration import probe
 from seed.registration.configuration import WebhookConfiguration, WebhookServer
 from seed.registration.health import Proof

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from master.apiserver import limits
-from master.apiserver.limits import Limits
+from master.apiserver import request_limits as limits
 from master.apiserver.problem import ProblemError
+from master.apiserver.request_limits import Limits
 
 
 def asked(limit: Limits, user: str, times: int) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.api.label_selector import LabelRequirement, LabelSelector
-from seed.model.selected import METADATA_NAME, OF_USER_CLUSTERS, ByLabel, Exempt, picks
+from seed.model.selected_namespaces import METADATA_NAME, OF_USER_CLUSTERS, ByLabel, Exempt, picks
 
 SYSTEM = {METADATA_NAME: "kube-system", "owner": "ann"}
 WEB = {METADATA_NAME: "web", "owner": "ann"}
