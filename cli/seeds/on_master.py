@@ -13,7 +13,8 @@ from cli.connection import connected
 from cli.outcome import Failed
 from common.api.convert import ledger_from_wire
 from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER
-from common.api.types import MASTER_LEDGERS, SEEDS, Seed
+from common.api.ledger_types import MASTER_LEDGERS
+from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
 from common.quota import escrow, resources
 from common.quota.quantity import QuantityError

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from common.api.types import Quantities, WireAsk, WireGrant, WireHolding, WireIdle, WireMasterLedger, WireReport
+from common.api.ledger_types import WireHolding, WireMasterLedger
+from common.api.types import Quantities, WireAsk, WireGrant, WireIdle, WireReport
 from common.quota import resources
 from common.quota.account import Ask, Grant
 from common.quota.escrow import Holding, MasterLedger, Report

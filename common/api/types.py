@@ -363,32 +363,6 @@ class UserCluster(Object, frozen=True, kw_only=True):
     status: UserClusterStatus = msgspec.field(default_factory=UserClusterStatus)
 
 
-class WireHolding(Wire):
-    account: str = ""
-    granted: Quantities = {}
-    returned: Quantities = {}
-    learned: bool = True
-    nonce: str = ""
-
-
-class WireMasterLedger(Wire):
-    incarnation: str
-    learning: bool = False
-    seeds: dict[str, WireHolding] = {}
-
-
-class QuotaRef(Wire):
-    name: str
-    uid: str
-
-
-class MasterQuotaLedger(Object, frozen=True, kw_only=True):
-    """The master's QuotaLedger: G and R for every seed. The seed's own is in seed/ledger."""
-
-    quota: QuotaRef
-    grants: WireMasterLedger | None = None
-
-
 RESOURCE_QUOTAS = Resource(GROUP, VERSION, "resourcequotas", "ResourceQuota", False, ResourceQuota)
 PROJECTS = Resource(GROUP, VERSION, "projects", "Project", False, Project)
 ORGANIZATIONS = Resource(GROUP, VERSION, "organizations", "Organization", False, Organization)
@@ -397,4 +371,3 @@ QUOTA_SETTINGS = Resource(GROUP, VERSION, "quotasettings", "QuotaSettings", Fals
 SEEDS = Resource(GROUP, VERSION, "seeds", "Seed", False, Seed)
 SEED_COPIES = Resource(GROUP, VERSION, "seeds", "Seed", False, SeedCopy)
 USER_CLUSTERS = Resource(GROUP, VERSION, "userclusters", "UserCluster", True, UserCluster)
-MASTER_LEDGERS = Resource(GROUP, VERSION, "quotaledgers", "QuotaLedger", True, MasterQuotaLedger)

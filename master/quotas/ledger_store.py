@@ -14,7 +14,7 @@ import msgspec
 
 from common.api.convert import ledger_from_wire, ledger_to_wire
 from common.api.labels import BACKUP_LABEL, LEDGER_ANNOTATION, MANAGED_BY_LABEL, MASTER_MANAGER
-from common.api.types import MASTER_LEDGERS
+from common.api.ledger_types import MASTER_LEDGERS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, Conflict, NotFound
 from common.quota import resources

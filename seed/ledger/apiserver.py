@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from common.api.labels import ACCOUNTS, GROUP, MANAGED_BY_LABEL, VERSION
-from common.api.types import QuotaRef
+from common.api.ledger_types import QuotaRef
 from common.kube.client import deep_json
 from common.kube.client.api_client import MERGE_PATCH, METADATA, Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound

@@ -17,7 +17,8 @@ import msgspec
 
 from common.api.convert import ask_from_wire, ask_to_wire, wire_quantities
 from common.api.labels import ACCOUNTS, API_VERSION, BACKUP_LABEL, MANAGED_BY_LABEL
-from common.api.types import Quantities, QuotaRef, Wire, WireAsk
+from common.api.ledger_types import QuotaRef
+from common.api.types import Quantities, Wire, WireAsk
 from common.quota import account as accounts
 from common.quota import resources
 from common.quota.account import Account, AccountKey, Reservation, ReservationKey

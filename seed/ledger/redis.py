@@ -43,7 +43,7 @@ from contextlib import contextmanager
 import msgspec
 from redis.exceptions import RedisError
 
-from common.api.types import QuotaRef
+from common.api.ledger_types import QuotaRef
 from common.quota.account import Account, AccountKey
 from common.runtime.redis_access import RedisAccess, RedisUrl
 from common.runtime.redis_client import CALL_TIMEOUT, MissingFunctionError, Primary, RedisUnavailableError

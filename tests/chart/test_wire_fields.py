@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from common.api import types
+from common.api.ledger_types import WireMasterLedger
 from common.kube.client.meta import Object
 from master.cache import objects
 from seed.ledger.encoding import WireAccount
@@ -74,4 +75,4 @@ def test_every_field_that_is_written_or_read_is_in_the_crd(file: str, kind: type
 def test_every_field_of_a_ledger_is_in_the_crd() -> None:
     schema = schema_of("quotaledger")
     assert list(missing(WireAccount, schema["account"], "account")) == []
-    assert list(missing(types.WireMasterLedger, schema["grants"], "grants")) == []
+    assert list(missing(WireMasterLedger, schema["grants"], "grants")) == []

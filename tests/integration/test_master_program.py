@@ -30,7 +30,8 @@ from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES
 from common.api.convert import grant_from_wire, ledger_from_wire, report_to_wire
 from common.api.core import SECRETS
 from common.api.labels import LEDGER_ANNOTATION, MANAGED_BY_LABEL, MASTER_ANNOTATION, SEED_MANAGER, UID_LABEL
-from common.api.types import ACCEPT_CLUSTER_ANNOTATION, MASTER_LEDGERS, RESOURCE_QUOTAS, SEED_COPIES, SEEDS
+from common.api.ledger_types import MASTER_LEDGERS
+from common.api.types import ACCEPT_CLUSTER_ANNOTATION, RESOURCE_QUOTAS, SEED_COPIES, SEEDS
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Forbidden, NotFound, Unauthorized, Unavailable
 from common.kube.client.service_account import LIFE, read, request_token

@@ -11,7 +11,8 @@ import msgspec
 from common.api.convert import grant_to_wire, report_to_wire
 from common.api.copies import original_uid
 from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
-from common.api.types import MASTER_LEDGERS, ResourceQuotaStatus, WireReport
+from common.api.ledger_types import MASTER_LEDGERS
+from common.api.types import ResourceQuotaStatus, WireReport
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.client.meta import Object, ObjectMeta

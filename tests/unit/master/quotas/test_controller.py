@@ -12,7 +12,8 @@ import pytest
 from common.api.convert import grant_to_wire, ledger_from_wire, ledger_to_wire, report_to_wire
 from common.api.copies import original_uid
 from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
-from common.api.types import MASTER_LEDGERS, MasterQuotaLedger, ResourceQuotaStatus, Seed, WireGrant
+from common.api.ledger_types import MASTER_LEDGERS, MasterQuotaLedger
+from common.api.types import ResourceQuotaStatus, Seed, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound, Unavailable
 from common.kube.client.meta import Object, ObjectMeta

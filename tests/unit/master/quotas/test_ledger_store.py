@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from common.api.labels import LEDGER_ANNOTATION
-from common.api.types import MASTER_LEDGERS, MasterQuotaLedger
+from common.api.ledger_types import MASTER_LEDGERS, MasterQuotaLedger
 from common.kube.client.errors import AlreadyExists, Conflict, NotFound
 from common.kube.client.meta import ObjectMeta
 from master.cache.objects import MasterQuota
