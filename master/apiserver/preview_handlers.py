@@ -16,6 +16,8 @@ from master.apiserver.visibility import Visibility
 from master.cache.informers import Caches, subject_of
 from master.seeds.decisions import MAX_SEEDS, SeedDecisions
 
+_EVERYTHING = Right(verb="list", resource="resourcequotas")
+
 
 class PreviewHandlers:
     """Each raises ProblemError."""
@@ -35,7 +37,8 @@ class PreviewHandlers:
 
     async def calculate(self, call: Call) -> RouteResponse:
         body: Calculation = call.body
-        return RouteResponse(previews.calculate(await self._of_project(call.user, call.parameters["project"]), body))
+        known = await self._of_project(call.user, call.parameters["project"])
+        return RouteResponse(previews.calculate(known, body))
 
     async def fits(self, call: Call) -> RouteResponse:
         body: FitsRequest = call.body
@@ -53,7 +56,7 @@ class PreviewHandlers:
         if len(seeds) > MAX_SEEDS:
             why = f"there are {len(seeds)} seeds: name one, with ?seed=NAME"
             return RouteResponse(decisions.answer(decision, not_asked=why))
-        everything = await self._rights.has(call.user, Right(verb="list", resource="resourcequotas"))
+        everything = await self._rights.has(call.user, _EVERYTHING)
         found = await self._on_seeds.find(decision, seeds, call.user.username)
         shown: list[tuple[str, DecisionRecord]] = []
         for seed, content in found.answers:
@@ -98,19 +101,19 @@ class PreviewHandlers:
         if project:
             return await self._of_project(user, project)
         await self._visibility.organization(user, organization)
-        return self._known(("organization", organization))
+        return await self._known(user, ("organization", organization))
 
     async def _of_project(self, user: User, name: str) -> PreviewInput:
         """Whoever asks must see both: what is short is said in amounts of either."""
         organization = await self._visibility.project(user, name)
         if not organization:
-            return self._known(("project", name))
+            return await self._known(user, ("project", name))
         await self._visibility.organization(user, organization)
-        return self._known(("project", name), ("organization", organization))
+        return await self._known(user, ("project", name), ("organization", organization))
 
-    def _known(self, *subjects: tuple[str, str]) -> PreviewInput:
+    async def _known(self, user: User, *subjects: tuple[str, str]) -> PreviewInput:
         quotas = [quota for kind, name in subjects for quota in self._caches.quotas_of(kind, name)]
         if uncounted := [quota.metadata.name for quota in quotas if not quota.status.observed_generation]:
             raise ProblemError(503, f"nothing is counted yet for {', '.join(uncounted)}")
         seeds, allocated = list(self._caches.seeds.store.values()), self._caches.allocated_types().names
-        return PreviewInput(quotas, seeds, self._clock(), allocated)
+        return PreviewInput(quotas, seeds, self._clock(), allocated, await self._rights.has(user, _EVERYTHING))

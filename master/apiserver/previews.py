@@ -77,12 +77,26 @@ class Shortage(AnswerBody, kw_only=True):
     enforcement: str
 
 
+class Holder(AnswerBody, kw_only=True):
+    """A seed that holds capacity of a type that is short, and does not use it. In state Current it gives that back to
+    whoever needs it: it is no part of what is short."""
+
+    quota: str
+    type: str
+    seed: str
+    state: str
+    idle: str
+
+
 class FitsResult(AnswerBody, kw_only=True):
-    """`fits`: no quota that denies is short. `asOf`: no seed's last report is older; empty where there is none.
-    `stale`: some use is a last known one."""
+    """`fits`: no quota that denies is short. `fitting`: how many of the pieces that are asked for do fit. `asOf`: no
+    seed's last report is older; empty where there is none. `stale`: some use is a last known one. `holders`: for who
+    may list quotas."""
 
     fits: bool
+    fitting: int
     shortages: list[Shortage]
+    holders: list[Holder] | UnsetType = UNSET
     message: str
     as_of: str
     stale: bool
@@ -102,12 +116,14 @@ class WhereResult(FitsResult, kw_only=True):
 
 @dataclass(frozen=True)
 class PreviewInput:
-    """The quotas that limit a subject, all seeds, and the time. `allocated`: types that Allocations have."""
+    """The quotas that limit a subject, all seeds, and the time. `allocated`: types that Allocations have. `sees_seeds`:
+    whoever asks may see what seeds hold."""
 
     quotas: Sequence[MasterQuota]
     seeds: Sequence[Seed]
     now: datetime
     allocated: frozenset[str] = frozenset()
+    sees_seeds: bool = False
 
 
 def subject(asked: FitsRequest | WhereRequest) -> tuple[str, str]:
@@ -121,20 +137,20 @@ def subject(asked: FitsRequest | WhereRequest) -> tuple[str, str]:
 
 def fits(known: PreviewInput, asked: Calculation) -> FitsResult:
     """Raises ProblemError."""
-    return FitsResult(**_compared(known, _need(asked)))
+    return FitsResult(**_compared(known, asked))
 
 
 def calculate(known: PreviewInput, asked: Calculation) -> CalculationResult:
     """Raises ProblemError."""
-    need, used = _need(asked), used_of(known.quotas)
-    would = resources.add(used, resources.only(need, used))
-    return CalculationResult(**_compared(known, need), calculated_quota=resources.render(would))
+    used = used_of(known.quotas)
+    would = resources.add(used, resources.only(_need(asked), used))
+    return CalculationResult(**_compared(known, asked), calculated_quota=resources.render(would))
 
 
 def where(known: PreviewInput, asked: WhereRequest) -> WhereResult:
     """Raises ProblemError."""
     size = _known(asked.resources, "/resources")
-    compared = _compared(known, {name: amount * asked.replicas for name, amount in size.items()})
+    compared = _compared(known, Calculation(resources=asked.resources, replicas=asked.replicas))
     found = placing.places([Shaped(quota, size) for quota in known.quotas], known.seeds)
     if by_allocation := sorted(known.allocated & {name for name, amount in size.items() if amount}):
         found = placing.where_allocated(found, known.seeds)
@@ -158,13 +174,16 @@ def _known(raw: Mapping[str, str | int], where: str) -> ResourceList:
     return amounts(raw, where)
 
 
-def _compared(known: PreviewInput, need: ResourceList) -> dict[str, Any]:
+def _compared(known: PreviewInput, asked: Calculation) -> dict[str, Any]:
     """The fields of a FitsResult."""
+    need = _need(asked)
     shortages = [shortage for quota in known.quotas for shortage in _shortages(quota, need)]
     silence = staleness.silence_of_master(known.seeds, known.now)
     return {
         "fits": all(each.enforcement != "deny" for each in shortages),
+        "fitting": _fitting(known.quotas, asked),
         "shortages": shortages,
+        "holders": _holders(known.quotas, shortages) if known.sees_seeds else UNSET,
         "message": "; ".join(f"{each.quota}: {each.type} short by {each.short}" for each in shortages),
         "as_of": as_of(known.quotas),
         "stale": any(staleness.stale_of(quota, silence) for quota in known.quotas),
@@ -186,6 +205,36 @@ def _shortages(quota: MasterQuota, need: ResourceList) -> Iterable[Shortage]:
             short=missing,
             enforcement=str(quota.spec.get("enforcement", "deny")),
         )
+
+
+def _fitting(quotas: Iterable[MasterQuota], asked: Calculation) -> int:
+    size, replaced = _known(asked.resources, "/resources"), _known(asked.replaces, "/replaces")
+    most = asked.replicas
+    for quota in quotas:
+        if quota.spec.get("enforcement", "deny") != "deny":
+            continue
+        used, limits = used_of([quota]), limits_of([quota])
+        for name in limits.keys() & used.keys() & size.keys():
+            if size[name]:
+                room = max(limits[name] - used[name], 0) + replaced.get(name, 0)
+                most = min(most, room // size[name])
+    return most
+
+
+def _holders(quotas: Iterable[MasterQuota], shortages: Sequence[Shortage]) -> list[Holder]:
+    """Who holds most comes first."""
+    short = {(each.quota, each.type) for each in shortages}
+    found = []
+    for quota in quotas:
+        for line in quota.status.seeds:
+            for name, idle in placing.idle_of(line).items():
+                if idle and line.state != "Lost" and (quota.metadata.name, name) in short:
+                    found.append((idle, quota.metadata.name, name, line))
+    found.sort(key=lambda each: (each[1], each[2], -each[0], each[3].name))
+    return [
+        Holder(quota=quota, type=name, seed=line.name, state=line.state, idle=resources.render({name: idle})[name])
+        for idle, quota, name, line in found
+    ]
 
 
 def _readable(place: Place) -> Place:

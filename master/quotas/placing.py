@@ -10,7 +10,7 @@ from common.api.types import Seed
 from common.quota import resources
 from common.quota.names import in_order
 from common.quota.resources import ResourceList
-from master.cache.objects import MasterQuota, spec_quota
+from master.cache.objects import MasterQuota, SeedUsage, spec_quota
 
 CURRENT = "Current"
 
@@ -79,8 +79,11 @@ def _free(quota: MasterQuota, seed: str) -> dict[str, int]:
 
 def _idle(quota: MasterQuota, seed: str) -> Mapping[str, int]:
     line = next((each for each in quota.status.seeds if each.name == seed), None)
-    if line is None:
-        return {}
+    return idle_of(line) if line is not None else {}
+
+
+def idle_of(line: SeedUsage) -> ResourceList:
+    """What a seed holds of a quota and does not use."""
     return resources.at_least_zero(resources.subtract(resources.parse(line.granted), resources.parse(line.local_usage)))
 
 

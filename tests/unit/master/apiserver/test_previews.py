@@ -154,3 +154,54 @@ def test_a_name_that_nothing_can_limit_is_refused_since_it_would_always_fit(part
     assert raised.value.errors[0].pointer == f"/{part}/cpus"
     with pytest.raises(ProblemError, match="cpus is an unknown resource; known are cpu, "):
         where(ALPHA, seeds=SEEDS, project="alpha", resources={"cpus": 1})
+
+
+@pytest.mark.parametrize(
+    ("asked", "fitting"),
+    [
+        ({"resources": {"cpu": 2}, "replicas": 4}, 2),
+        ({"resources": {"cpu": 2}, "replicas": 1}, 1),
+        ({"resources": {"cpu": 5}, "replicas": 4}, 0),
+        ({"resources": {"cpu": 2}, "replicas": 6, "replaces": {"cpu": 4}}, 4),
+        ({"resources": {"cpu": 0, "memory": "1Ti"}, "replicas": 6}, 6),
+        ({"resources": {"cpu": 2}, "replicas": 0}, 0),
+    ],
+    ids=range(6),
+)
+def test_how_many_would_fit_is_as_many_as_are_not_refused(asked: dict[str, Any], fitting: int) -> None:
+    present = counted({"cpu": 64}, {"cpu": 60})
+    found = fits(present, **asked)
+    assert found.fitting == fitting
+    if fitting:
+        assert fits(present, **{**asked, "replicas": fitting}).fits
+    if fitting < asked["replicas"]:
+        assert not fits(present, **{**asked, "replicas": fitting + 1}).fits
+
+
+def test_in_a_quota_that_is_exceeded_nothing_fits_and_one_that_warns_does_not_matter() -> None:
+    over = counted({"cpu": 4}, {"cpu": 6})
+    assert fits(over, resources={"cpu": 1}, replicas=3).fitting == 0
+    assert fits(over, resources={"cpu": 1}, replicas=3, replaces={"cpu": 2}).fitting == 2
+    over.spec["enforcement"] = "warn"
+    assert fits(over, resources={"cpu": 1}, replicas=3).fitting == 3
+
+
+def test_who_holds_what_is_short_is_told_to_who_may_see_all_quotas_alone() -> None:
+    lines = [
+        {"name": name, "state": state, "granted": {"cpu": granted, "memory": "9Gi"}, "localUsage": {"cpu": "20"}}
+        for name, state, granted in (
+            ("small", "Current", "21"),
+            ("away", "Unreachable", "24"),
+            ("gone", "Lost", "30"),
+            ("full", "Current", "20"),
+        )
+    ]
+    present = counted({"cpu": 64, "memory": "64Gi"}, {"cpu": 60, "memory": 0}, seeds=lines)
+    asked = msgspec.convert({"resources": {"cpu": 8, "memory": "1Gi"}}, FitsRequest)
+    assert "holders" not in msgspec.to_builtins(previews.fits(known(present), asked))
+    found = previews.fits(PreviewInput([present], (), NOW, sees_seeds=True), asked)
+    assert isinstance(found.holders, list)
+    assert [(each.seed, each.state, each.type, each.idle) for each in found.holders] == [
+        ("away", "Unreachable", "cpu", "4"),
+        ("small", "Current", "cpu", "1"),
+    ]
