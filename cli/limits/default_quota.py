@@ -8,20 +8,22 @@ from typing import Any
 
 import msgspec
 
-from cli import figures, reading, terminal
+from cli import reading, terminal
 from cli.connection import add_cluster, connected
 from cli.limits import changes
-from cli.limits.changes import Changed, Changes
+from cli.limits.changes import Changes
 from cli.limits.set_quota import ATTEMPTS, add_write_flags
 from cli.outcome import DONE, Failed, Printed
 from cli.terminal import Column, add_output
-from common.api.labels import DEFAULT_LABEL, SETTINGS
+from common.api.labels import SETTINGS
 from common.api.types import QUOTA_SETTINGS, DefaultQuota, Defaults, QuotaSettings
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, Conflict, Forbidden, Invalid
 from common.quota import resources
 from common.quota.names import in_order
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
+from master.quotas import limit_changes
+from master.quotas.limit_changes import Changed, compared
 
 KINDS = ("project", "organization")
 MOST = 8  # quotas that are named
@@ -101,7 +103,7 @@ async def set_default(options: argparse.Namespace) -> Printed:
     found = followed(options.kind, after, quotas)
     had = resources.parse(before.quota) if before is not None else {}
     has = resources.parse(after.quota) if after is not None else {}
-    changed = changes.compared(had, has, {}, in_order(wanted))
+    changed = compared(had, has, {}, in_order(wanted))
     result = "created" if before is None else "unchanged" if had == has else "changed"
     return _said(options, found, result, changed, dry_run=dry_run)
 
@@ -169,23 +171,14 @@ def _of(defaults: Defaults, kind: str) -> DefaultQuota | None:
 
 def followed(kind: str, default: DefaultQuota | None, quotas: Sequence[MasterQuota]) -> Followed:
     """Raises QuantityError."""
-    followers = [
-        quota
-        for quota in quotas
-        if quota.metadata.labels.get(DEFAULT_LABEL) == "true" and figures.subject_of(quota).startswith(f"{kind}/")
-    ]
-    limits = resources.parse(default.quota) if default is not None else {}
-    over = {}
-    for quota in sorted(followers, key=lambda each: each.metadata.name):
-        excess = resources.short(resources.parse(quota.status.global_usage), limits)
-        if excess:
-            over[quota.metadata.name] = resources.text(excess)
+    following = limit_changes.followers(kind, quotas)
+    over = limit_changes.over_with(resources.parse(default.quota) if default is not None else {}, following)
     return Followed(
         kind=kind,
         quota=dict(default.quota) if default is not None else {},
         enforcement=default.enforcement if default is not None else "",
-        followers=len(followers),
-        over=over,
+        followers=len(following),
+        over={name: resources.text(excess) for name, excess in over.items()},
     )
 
 

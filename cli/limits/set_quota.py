@@ -12,7 +12,7 @@ import msgspec
 from cli import figures, quotas, reading, terminal
 from cli.connection import add_cluster, connected
 from cli.limits import changes, raises
-from cli.limits.changes import Changed, Changes
+from cli.limits.changes import Changes
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.terminal import add_output
 from common.api.labels import DEFAULT_LABEL
@@ -24,6 +24,7 @@ from common.quota.names import in_order
 from common.quota.quantity import UNIT
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_quota
 from master.quotas import staleness
+from master.quotas.limit_changes import Changed, compared
 from master.tenancy.default_policy import usual_name
 from master.tenancy.quota_allocations import made_from
 
@@ -202,7 +203,7 @@ def _result(
     had = resources.parse(read(before)) if before is not None else {}
     has = resources.parse(read(after))
     used = resources.parse(before.status.global_usage) if before is not None else {}
-    found = changes.compared(had, has, used, in_order(wanted))
+    found = compared(had, has, used, in_order(wanted))
     tiny = [
         f"{name}={wanted[name]} is less than 1Mi: the unit is bytes, so write such as {name}=16Gi."
         for name in in_order(wanted)

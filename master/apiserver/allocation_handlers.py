@@ -18,7 +18,7 @@ from master.apiserver.allocation_writes import AT_ONCE, TRIES, AllocationWrites,
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.problem import ProblemError, invalid
-from master.apiserver.routes import MAX_LIMIT
+from master.apiserver.route import MAX_LIMIT
 from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache
 from master.cache.informers import BY_ORGANIZATION, Caches, organization_of, subject_of

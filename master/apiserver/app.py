@@ -35,11 +35,13 @@ from master.apiserver.conditions import COMPRESSED, Preconditions, tag_of
 from master.apiserver.encoding import LARGE, compressed, takes_gzip
 from master.apiserver.events import Events
 from master.apiserver.handlers import Handlers
+from master.apiserver.platform_handlers import PlatformHandlers
 from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.problem import MEDIA_TYPE, ProblemError
 from master.apiserver.reading import LONGEST, check_media_type, decode_body, field, read_conditions, read_query
 from master.apiserver.request_limits import Limits
-from master.apiserver.routes import ROUTES, Route
+from master.apiserver.route import Route
+from master.apiserver.routes import ROUTES
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 from master.seeds.decisions import SeedDecisions
@@ -131,6 +133,7 @@ class App:
             Handlers(cluster, caches, allocations, self.rights),
             AllocationHandlers(cluster, caches, allocations, self.rights),
             PreviewHandlers(caches, self.rights, on_seeds),
+            PlatformHandlers(cluster, caches, self.rights),
         )
         self._limits = Limits()
         self._compressing = asyncio.Lock()

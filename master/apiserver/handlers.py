@@ -22,7 +22,7 @@ from master.apiserver import openapi, page, serializers
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.problem import FieldError, ProblemError, escape, invalid
-from master.apiserver.routes import MAX_LIMIT
+from master.apiserver.route import MAX_LIMIT
 from master.apiserver.serializers import (
     OrganizationQuotasUpdate,
     QuotaCreate,
@@ -99,7 +99,7 @@ class Handlers:
             except Invalid as error:
                 raise _refused(error, "/capacity", pointers) from None
             return _versioned(serializers.organization_quotas([written], allocated), [written])
-        raise _contended()
+        raise contended()
 
     async def list_resource_types(self, _call: Call) -> RouteResponse:
         return RouteResponse(serializers.resource_types(self._caches.catalogue()))
@@ -139,7 +139,7 @@ class Handlers:
         except AlreadyExists:
             raise ProblemError(409, f"quota {name} exists", code="already_exists") from None
         except Invalid as error:
-            raise _refused(error, "/quota", _limit_pointers(body.quota)) from None
+            raise refused_limits(error, body.quota) from None
         answer = _versioned(self._shown([made]), [made])
         answer.headers.append(("Location", f"/api/v2/quotas/{name}"))
         return answer
@@ -170,9 +170,9 @@ class Handlers:
             except NotFound:
                 raise _no_quota(name) from None
             except Invalid as error:
-                raise _refused(error, "/quota", _limit_pointers(body.quota)) from None
+                raise refused_limits(error, body.quota) from None
             return _versioned(self._shown([written]), [written])
-        raise _contended()
+        raise contended()
 
     async def delete_quota(self, call: Call) -> RouteResponse:
         name = call.parameters["name"]
@@ -192,7 +192,7 @@ class Handlers:
             except NotFound:
                 raise _no_quota(name) from None
             return RouteResponse(None)
-        raise _contended()
+        raise contended()
 
     def _allocated(self, organization: str) -> dict[str, Use]:
         """Of what is counted from Allocations."""
@@ -306,8 +306,9 @@ def _check_immutable(body: QuotaUpdate, quota: MasterQuota) -> None:
             raise problem
 
 
-def _limit_pointers(limits: Mapping[str, object]) -> dict[str, str]:
-    return {name: f"/quota/{escape(name)}" for name in limits}
+def refused_limits(error: Invalid, limits: Mapping[str, object]) -> ProblemError:
+    """What the API server found wrong in the `quota` of a request."""
+    return _refused(error, "/quota", {name: f"/quota/{escape(name)}" for name in limits})
 
 
 def _refused(error: Invalid, pointer: str, pointers: Mapping[str, str]) -> ProblemError:
@@ -333,5 +334,5 @@ def _no_quota(name: str) -> ProblemError:
     return ProblemError(404, f"there is no quota {name}")
 
 
-def _contended() -> ProblemError:
+def contended() -> ProblemError:
     return ProblemError(409, "others write the same quota all the time", code="contended", retryable=True)

@@ -10,7 +10,8 @@ import msgspec
 
 from common.runtime.metrics import build_version
 from master.apiserver.problem import MEDIA_TYPE, Problem
-from master.apiserver.routes import NAME, PATTERNS, ROUTES, TAGS, Route
+from master.apiserver.route import NAME, PATTERNS, Route
+from master.apiserver.routes import ROUTES, TAGS
 
 _Json = dict[str, Any]
 _ETAG = {"description": "The version of what is shown.", "schema": {"type": "string"}}

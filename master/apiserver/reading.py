@@ -12,7 +12,7 @@ from aiohttp import web
 
 from master.apiserver.conditions import Preconditions
 from master.apiserver.problem import FieldError, ProblemError, of_validation
-from master.apiserver.routes import Route
+from master.apiserver.route import Route
 
 LONGEST = 256  # characters of what somebody sent, in an answer
 

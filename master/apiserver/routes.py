@@ -1,75 +1,14 @@
-"""The routes, and everything about each that the OpenAPI document says and the server holds it to. Pure."""
+"""The routes, and what the OpenAPI document says of them. Pure."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from master.apiserver import allocation_types as allocations
 from master.apiserver import decisions, previews
 from master.apiserver import serializers as types
-
-Method = Literal["GET", "POST", "PUT", "DELETE"]
-
-NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-PATTERNS = {"decision": re.compile(r"[0-9A-Za-z]{8}")}
-"""Of parameters that are no names of objects."""
-
-MAX_LIMIT = 500
-
-
-@dataclass(frozen=True)
-class Parameter:
-    name: str
-    what: str
-    schema: dict[str, object]
-
-
-@dataclass(frozen=True)
-class Route:
-    """`handler` is a method of `Handlers`, `AllocationHandlers` or `PreviewHandlers`. `replayed`: the status where all
-    was there already. `problems`: statuses beside those that every route has. `conditional`: a write that If-Match and
-    If-None-Match may hinder."""
-
-    method: Method
-    path: str
-    handler: str
-    summary: str
-    description: str
-    tag: str
-    answer: Any = None
-    status: int = 200
-    body: Any = None
-    query: tuple[Parameter, ...] = ()
-    problems: tuple[int, ...] = ()
-    conditional: bool = False
-    public: bool = False
-    headers: dict[str, str] = field(default_factory=dict)
-    replayed: int = 0
-    reads: bool = False
-    streams: bool = False
-    media_type: str = "application/json"
-
-    @cached_property
-    def parameters(self) -> list[str]:
-        return re.findall(r"\{(\w+)\}", self.path)
-
-    @property
-    def resource(self) -> str:
-        """The path as aiohttp has it. Names that no object has are not found."""
-        return re.sub(r"\{(\w+)\}", lambda found: f"{{{found[1]}:{PATTERNS.get(found[1], NAME).pattern}}}", self.path)
-
-    @property
-    def versioned(self) -> bool:
-        """Each answer has an ETag."""
-        return self.method == "GET" and not self.streams
-
-    @property
-    def writes(self) -> bool:
-        return self.method != "GET" and not self.reads
-
+from master.apiserver.platform_routes import PLATFORM
+from master.apiserver.route import MAX_LIMIT, NAME, Parameter, Route
 
 TAGS = {
     "Documentation": "What this API is. No token is needed.",
@@ -80,6 +19,7 @@ TAGS = {
     "Previews": "What would fit. Nothing is reserved and nothing is written.",
     "Quotas": "Quotas by their names, as kubectl has them.",
     "Events": "What changes, as it changes.",
+    "Platform": "Default quotas and seeds. What a change would do is told before it is made.",
 }
 
 _ETAG = {"ETag": "The version, for If-Match: it compares the limits, and not the use."}
@@ -389,4 +329,5 @@ ROUTES = (
         streams=True,
         media_type="text/event-stream",
     ),
+    *PLATFORM,
 )

@@ -16,7 +16,7 @@ from common.server.access_reviews import User
 from master.apiserver import serializers
 from master.apiserver.auth import Right, Rights
 from master.apiserver.problem import ProblemError
-from master.apiserver.routes import NAME
+from master.apiserver.route import NAME
 from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache, Use
 from master.cache.informers import Caches

@@ -57,6 +57,7 @@ QUOTAS = "/api/v2/quotas"
 EVENTS = "/api/v1/events"
 FITS, WHERE, DECISION = "/api/v1/fits", "/api/v1/where", "/api/v1/decisions/01JD3Y6K"
 
+OPERATOR = "operator"
 EVERYWHERE = ("platform-administrator", "quota-manager-service")
 IN_THE_ORGANIZATION = ("administrator", "user", "reader")
 ACTORS = (*EVERYWHERE, *IN_THE_ORGANIZATION)
@@ -218,8 +219,8 @@ async def install(server: KubeApiServer) -> None:
             *rights("master-client-ca", USER, "kube-system"),
             *(found for found in manifests.load(roles / "master-api.yaml") if found["kind"] == "Secret"),
             *manifests.load(roles / "api-actors.yaml"),
-            *(service_account(actor) for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA, BETA_ALONE)),
-            *(bound(actor, actor) for actor in EVERYWHERE),
+            *(service_account(actor) for actor in (*ACTORS, OPERATOR, NOBODY, OF_ANOTHER, OF_BETA, BETA_ALONE)),
+            *(bound(actor, actor) for actor in (*EVERYWHERE, OPERATOR)),
             *(bound(actor, actor, "org-acme") for actor in IN_THE_ORGANIZATION),
             bound("administrator", OF_ANOTHER, "org-other"),
             named("Organization", "acme", displayName="Acme"),
@@ -243,7 +244,7 @@ async def shared(control_plane: ControlPlane) -> AsyncIterator[World]:
     server = control_plane.cluster("api-master")
     await install(server)
     world = World(server)
-    for actor in (*ACTORS, NOBODY, OF_ANOTHER, OF_BETA, BETA_ALONE):
+    for actor in (*ACTORS, OPERATOR, NOBODY, OF_ANOTHER, OF_BETA, BETA_ALONE):
         path = f"/api/v1/namespaces/default/serviceaccounts/{actor}/token"
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         world.tokens[actor] = (await world.kube("POST", path, request, 201))["status"]["token"]
@@ -1261,6 +1262,117 @@ async def test_a_change_is_told_within_a_second_to_who_may_see_it(world: World) 
             assert (await world.call(actor, "GET", f"{EVENTS}{query}")).status == status
     assert (await world.call(OF_ANOTHER, "GET", f"{EVENTS}?organization=acme")).status == 404
     assert (await world.call("reader", "GET", EVENTS)).status == 403
+
+
+async def test_a_default_quota_is_previewed_set_and_removed_and_no_update_is_lost(world: World) -> None:
+    path, settings = "/api/v1/defaults/project", f"{GROUP}/quotasettings/default"
+    assert (await world.call(OPERATOR, "GET", path)).body["code"] == "no_default"
+    await world.quota("project-alpha", "project", "alpha", {"cpu": "8"}, {"cpu": 6})
+    labels = {"metadata": {"labels": {"seedquota.io/default": "true"}}}
+    await world.kube("PATCH", f"{GROUP}/resourcequotas/project-alpha", labels)
+    wanted = {"quota": {"cpu": "4", "memory": "8Gi"}}
+
+    async def previewed() -> None:
+        for replica in range(2):
+            found = (await world.call(OPERATOR, "POST", f"{path}/preview", wanted, replica=replica)).body
+            assert (found["followers"], found["quotas"], found["without"]) == (1, ["project-alpha"], ["beta", "solo"])
+            assert found["over"] == [{"quota": "project-alpha", "subjectName": "alpha", "over": {"cpu": "2"}}]
+
+    names = ["beta", "solo"]
+    projects = [each["metadata"]["name"] for each in (await world.kube("GET", f"{GROUP}/projects"))["items"]]
+    extra = [name for name in projects if name not in ("alpha", *names)]
+    for name in extra:
+        await world.quota(f"project-{name}", "project", name, {"cpu": "8"})
+    await until(previewed, 30)
+    try:
+        made = await world.call(OPERATOR, "PUT", path, wanted, If_None_Match="*", replica=1)
+        assert (made.status, made.body["quota"], made.body["enforcement"]) == (200, wanted["quota"], "deny")
+        async with asyncio.TaskGroup() as group:
+            both = [
+                group.create_task(
+                    world.call(
+                        OPERATOR, "PUT", path, {"quota": {"cpu": cpu}}, If_Match=made.headers["ETag"], replica=cpu
+                    )
+                )
+                for cpu in (0, 1)
+            ]
+        assert sorted(each.result().status for each in both) == [200, 412]
+        wrong = await world.call(OPERATOR, "PUT", path, {"quota": {"serverz": 1}})
+        assert (wrong.status, wrong.body["errors"][0]["pointer"]) == (422, "/quota/serverz"), wrong.body
+        stored = (await world.kube("GET", settings))["spec"]
+        assert (stored["resources"], len(stored["defaults"]["project"]["quota"])) == (CATALOGUE, 1)
+        warns = await world.call(OPERATOR, "PUT", path, {**wanted, "enforcement": "warn", "warnAtPercent": 80})
+        assert (warns.body["enforcement"], warns.body["warnAtPercent"]) == ("warn", 80)
+    finally:
+        assert (await world.call(OPERATOR, "DELETE", path)).status == 204
+    assert (await world.call(OPERATOR, "DELETE", path)).status == 404
+    for actor in (*ACTORS, NOBODY):
+        for method, where, body in (
+            ("GET", path, None),
+            ("PUT", path, wanted),
+            ("DELETE", path, None),
+            ("POST", f"{path}/preview", wanted),
+        ):
+            assert (await world.call(actor, method, where, body)).status == 403, (actor, method)
+
+
+async def test_a_seed_is_drained_with_what_that_frees_and_comes_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await manifests.apply(world.server, [named("Seed", "eu-1", kubeconfigSecretRef={"name": "none"})])
+    path = "/api/v1/seeds/eu-1"
+    try:
+        await world.quota("project-alpha", "project", "alpha", {"cpu": "64"}, {"cpu": 40})
+        line = {"name": "eu-1", "state": "Current", "granted": {"cpu": "44"}, "localUsage": {"cpu": "40"}}
+        await world.kube("PATCH", f"{GROUP}/resourcequotas/project-alpha/status", {"status": {"seeds": [line]}})
+
+        async def shown() -> None:
+            found = await world.call(OPERATOR, "GET", path)
+            assert (found.status, found.body["frees"], found.body["seed"]["connected"]) == (200, {"cpu": "4"}, None)
+
+        await until(shown, 30)
+        before = await world.call(OPERATOR, "GET", path)
+        version, state = before.headers["ETag"], f"{path}/state"
+        drained = await world.call(OPERATOR, "PUT", state, {"state": "Draining"}, If_Match=version)
+        assert (drained.status, drained.body["seed"]["state"], drained.body["frees"]) == (200, "Draining", {"cpu": "4"})
+        stale = await world.call(OPERATOR, "PUT", state, {"state": "Active"}, If_Match=version)
+        assert (stale.status, stale.body["code"]) == (412, "precondition_failed")
+        assert (await world.call(OPERATOR, "PUT", f"{path}/state", {"state": "Lost"})).status == 422
+        assert (await world.call(OPERATOR, "PUT", "/api/v1/seeds/none/state", {"state": "Active"})).status == 404
+        assert (await world.kube("GET", f"{GROUP}/seeds/eu-1"))["spec"]["state"] == "Draining"
+        back = await world.call(OPERATOR, "PUT", f"{path}/state", {"state": "Active"})
+        assert back.body["seed"]["state"] == "Active"
+        for actor in (*ACTORS, NOBODY):
+            for method, where, body in (
+                ("GET", "/api/v1/seeds", None),
+                ("GET", path, None),
+                ("PUT", f"{path}/state", {"state": "Draining"}),
+            ):
+                assert (await world.call(actor, method, where, body)).status == 403, (actor, method)
+        lost = {"spec": {"state": "Lost", "confirmLost": "its machines are gone"}}
+        await world.kube("PATCH", f"{GROUP}/seeds/eu-1", lost)
+        assert (await world.call(OPERATOR, "PUT", f"{path}/state", {"state": "Active"})).body["code"] == "lost"
+    finally:
+        await world.kube("DELETE", f"{GROUP}/seeds/eu-1")
+    lines = [vars(each) for each in caplog.records if each.name == "master.apiserver.audit" and each.status == 200]  # type: ignore[attr-defined]
+    assert [(each["user"].rpartition(":")[2], each["address"], each["changes"]) for each in lines] == [
+        (OPERATOR, "127.0.0.1", {"seed": "eu-1", "before": "Active", "state": "Draining"}),
+        (OPERATOR, "127.0.0.1", {"seed": "eu-1", "before": "Draining", "state": "Active"}),
+    ]
+
+
+async def test_new_limits_are_previewed_with_what_is_used_beyond_them(world: World) -> None:
+    await world.quota("project-alpha", "project", "alpha", {"cpu": "64"}, {"cpu": 60})
+    path = f"{QUOTAS}/project-alpha/preview"
+    found = await world.call("platform-administrator", "POST", path, {"quota": {"cpu": 50}})
+    change = {"type": "cpu", "before": "64", "after": "50", "used": "60", "over": "10"}
+    assert (found.status, found.body) == (200, {"quota": "project-alpha", "changes": [change], "exceeded": True})
+    assert (await world.kube("GET", f"{GROUP}/resourcequotas/project-alpha"))["spec"]["quota"] == {"cpu": "64"}
+    assert (await world.call("reader", "POST", path, {"quota": {"cpu": 50}})).status == 403
+    assert (
+        await world.call("platform-administrator", "POST", f"{QUOTAS}/none/preview", {"quota": {"cpu": 1}})
+    ).status == 404
 
 
 async def test_slow_clients_are_cut_off_and_others_are_served(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -751,6 +751,7 @@ async def http_api(site: Site) -> None:
         await site.apply("master", named("Project", "http", organization="http"))
         await namespace_is_owned(site, "http")
         await allocated(session, f"{site.installed.api_url}/api/v1/organizations/http/projects/http/allocations")
+        await edited(session, site)
         for there in (f"{HOOKS}/{KINDS[0]}/seedquota-allocations", "projects/http", "organizations/http"):
             await site.delete("master", there)
 
@@ -768,6 +769,26 @@ async def allocated(session: aiohttp.ClientSession, path: str) -> None:
         assert answer.status == 200, await answer.text()
     async with session.delete(f"{path}/one") as answer:
         assert answer.status == 204, await answer.text()
+
+
+async def edited(session: aiohttp.ClientSession, site: Site) -> None:
+    """A default quota, where there are no settings yet and where there are, and the state of a seed that nobody has."""
+    await site.delete("master", "quotasettings/default")
+    await site.apply("master", named("Seed", "http", kubeconfigSecretRef={"name": "none"}))
+    default, seed = (
+        f"{site.installed.api_url}/api/v1/{path}" for path in ("defaults/organization", "seeds/http/state")
+    )
+
+    async def known() -> None:
+        for path, body in ((default, {"quota": {"clusters": 9}}), (seed, {"state": "Draining"})):
+            async with session.put(path, json=body) as answer:
+                assert answer.status == 200, await answer.text()
+
+    await until(known, 30)
+    async with session.delete(default) as answer:
+        assert answer.status == 204, await answer.text()
+    for there in ("seeds/http", "quotasettings/default"):
+        await site.delete("master", there)
 
 
 async def ends(site: Site) -> None:

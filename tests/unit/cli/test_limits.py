@@ -18,6 +18,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict
 from common.kube.client.meta import Object, ObjectMeta
 from master.cache.objects import MasterQuota, OverrideStatus, QuotaStatus, spec_quota
+from master.quotas import limit_changes
 from tests.unit.quota_examples import ALPHA, GPUS, NEW, quota
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -184,7 +185,7 @@ def test_default_names_the_followers_that_use_more(width: str) -> None:
     after = settings(1, quota={"cpu": "2", "memory": "8Gi"}).spec.defaults.project
     found = default_quota.followed("project", after, [ALPHA, GPUS, *followers])
     none = default_quota.followed("organization", None, [ALPHA, GPUS, *followers])
-    changed = changes.compared({"cpu": 4 * 10**9}, {"cpu": 2 * 10**9}, {}, ["cpu"])
+    changed = limit_changes.compared({"cpu": 4 * 10**9}, {"cpu": 2 * 10**9}, {}, ["cpu"])
     shown = [
         default_quota.table([found, none], WIDTHS[width]),
         default_quota.text(found, "changed", changed, WIDTHS[width], dry_run=True),

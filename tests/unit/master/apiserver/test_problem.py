@@ -13,7 +13,8 @@ from multidict import CIMultiDict
 from master.apiserver.conditions import Preconditions
 from master.apiserver.problem import ProblemError
 from master.apiserver.reading import check_media_type, decode_body, read_conditions, read_query
-from master.apiserver.routes import ROUTES, Route
+from master.apiserver.route import Route
+from master.apiserver.routes import ROUTES
 
 BODIES = {route.handler: route for route in ROUTES}
 
