@@ -15,7 +15,7 @@ from cli.seeds import fleet, on_seed
 from common.api.conditions import count
 from common.api.types import USER_CLUSTERS, Seed, UserCluster
 from common.kube.client.api_client import Cluster
-from common.quota import resources
+from common.quota import object_names, resources
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage, spec_quota
 
@@ -118,7 +118,7 @@ def known(quota: MasterQuota, told: Told, most: int | None = SHOWN) -> LargestAn
     else:
         not_known.append(_OF_NAMESPACES.format(quota=quota.metadata.name))
     return LargestAndLast(
-        consumers=users[:most] if told.clusters or not of_clusters else None,
+        consumers=users[:most] if told.clusters or quota.status.namespaces or not of_clusters else None,
         more_consumers=len(users) - len(users[:most]) + quota.status.namespaces_omitted,
         denials=refused[:most] if told.refused else None,
         more_denials=len(refused) - len(refused[:most]),
@@ -153,7 +153,9 @@ def _beyond(line: SeedUsage, clusters: Mapping[str, Sequence[UserCluster]], limi
     for each in clusters[line.name]:
         counted = resources.add(counted, resources.parse(each.status.resource_usage))
     used = resources.parse(line.local_usage)
-    return any(amount > counted.get(name, 0) for name, amount in used.items() if name in limits and name != "clusters")
+    elsewhere = {"clusters", *object_names.of_objects(limits)}  # what is in namespaces is among the consumers by itself
+    names = limits.keys() - elsewhere
+    return any(amount > counted.get(name, 0) for name, amount in used.items() if name in names)
 
 
 def _some(names: Sequence[str], omitted: int = 0) -> str:

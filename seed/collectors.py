@@ -123,16 +123,17 @@ class NamespacesCollector(Collector):
             if quota is None:
                 continue
             with contained("metrics", name):
+                limits = resources.only(quota.limits, quota.of_objects)
                 for source in sources:
-                    _sample(clusters, [name, source.cluster], source.totals.used, quota.limits)
+                    _sample(clusters, [name, source.cluster], source.totals.used, limits)
                 found = [
                     ((source.cluster, namespace), used)
                     for source in sources
                     for namespace, used in source.totals.by_namespace.items()
                 ]
-                shown = largest(found, quota.limits, MAX_NAMESPACES // len(by_quota))
+                shown = largest(found, limits, MAX_NAMESPACES // len(by_quota))
                 for key, used in shown:
-                    _sample(namespaces, [name, *key], used, quota.limits)
+                    _sample(namespaces, [name, *key], used, limits)
                 omitted.add_metric([name], len(found) - len(shown))
         yield from (clusters, namespaces, omitted)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from common.api.labels import PROJECT_LABEL
 from common.kube.client import networks
 from common.runtime.flags import (
     Address,
@@ -22,7 +23,6 @@ from common.runtime.flags import (
     words,
 )
 from seed.ledger.backend import LedgerOptions
-from seed.machines.cluster_api import PROJECT_LABEL
 from seed.providers import ENDED, PROVIDERS
 from seed.registration.configuration import SERVICE_PORT, ServicePort
 from seed.webhooks.turns import PER_SECOND

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from common.api.types import CatalogueEntry
-from common.quota import resources
+from common.quota import object_names, resources
 from common.quota.resources import ResourceList
 
 OF_MACHINES = frozenset({"cpu", "memory", "storage", "machines"})
-"""They are counted from objects, whatever the catalogue says."""
+"""They are counted from objects, whatever the catalogue says. So are the names of objects in namespaces."""
 
 
 class Catalogue:
@@ -21,8 +21,9 @@ class Catalogue:
 
     def __init__(self, entries: Iterable[CatalogueEntry] = ()) -> None:
         sides = {entry.name: entry.count_from for entry in entries}
-        self.allocated = frozenset(name for name, side in sides.items() if side == "Allocations") - OF_MACHINES
-        self._of_objects = (frozenset(sides) | OF_MACHINES) - self.allocated
+        always = OF_MACHINES | object_names.of_objects(sides)
+        self.allocated = frozenset(name for name, side in sides.items() if side == "Allocations") - always
+        self._of_objects = (frozenset(sides) | always) - self.allocated
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Catalogue):

@@ -14,6 +14,9 @@ MASTER_SEEN_ANNOTATION = "seedquota.io/master-seen"  # on a Seed's copy: when it
 LEDGER_ANNOTATION = "seedquota.io/ledger"  # on the master's quota: the incarnation of its ledger
 SUBJECT_KIND_LABEL = "seedquota.io/subject-kind"  # "namespaces" on a LocalResourceQuota of a quota of that kind
 
+PROJECT_LABEL = "seedquota.io/project"
+"""On a namespace, where namespaces of several projects are in one cluster: whose it is. And on a Cluster of Cluster
+API."""
 ORGANIZATION_LABEL = "seedquota.io/organization"  # on a namespace of the master: the Organization that it is of
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MASTER_MANAGER = "seedquota-master"  # field managers: each side owns its own fields
@@ -30,4 +33,5 @@ SETTINGS = "default"  # the name of the one QuotaSettings
 # What a seed's own API server asks about beside Machines, as a quota's account names it where that is not proven.
 ALLOCATIONS_UNCHECKED = "Allocations"
 CLUSTERS_UNCHECKED = "clusters"
+IN_NAMESPACES_OF = "namespaces of "  # begins what a project's quota calls a source of objects in namespaces there
 BACKUP_LABEL = "velero.io/exclude-from-backup"

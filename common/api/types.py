@@ -263,8 +263,7 @@ class QuotaSettings(Object, frozen=True, kw_only=True):
     spec: QuotaSettingsSpec = msgspec.field(default_factory=QuotaSettingsSpec)
 
 
-NamespaceQuotas = Literal["Enabled", "Disabled"]
-"""Whether quotas of kind namespaces count the namespaces of a cluster."""
+NamespaceQuotas = Literal["Enabled", "Disabled"]  # whether quotas count the namespaces of a cluster
 
 
 class SeedSpec(Wire):
@@ -328,6 +327,7 @@ class ProviderRef(Wire):
 
 class UserClusterSpec(Wire):
     project: str
+    namespace_projects: Literal["FromCluster", "FromLabel"] = "FromCluster"  # whose its namespaces are
     kubeconfig_secret_ref: SecretRef | None = None
     provider: ProviderRef | None = None
     namespace_quotas: NamespaceQuotas = "Disabled"

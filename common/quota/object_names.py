@@ -180,6 +180,22 @@ def counted(name: str) -> tuple[GroupResource, ...]:
     return special
 
 
+def counted_in_projects(name: str) -> tuple[GroupResource, ...]:
+    """The objects that the name counts in a quota of a project or organization. There `cpu`, `memory` and the name of a
+    device alone are what Machines have."""
+    return () if name in names.PLAIN or is_device(name) else counted(name)
+
+
+def is_of_core(name: str) -> bool:
+    """Whether its form is that of a name of core quotas, also where no object uses it."""
+    return name in _FIXED or name.startswith((COUNT, REQUESTS, LIMITS, HUGE_PAGES, SUM))
+
+
+def of_objects(limited: Iterable[str]) -> frozenset[str]:
+    """Those of a project's names that count objects in namespaces."""
+    return frozenset(name for name in limited if counted_in_projects(name))
+
+
 def resources_of(limited: Iterable[str]) -> frozenset[GroupResource]:
     """All that these names count."""
     return frozenset(resource for name in limited for resource in counted(name))

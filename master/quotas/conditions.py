@@ -8,14 +8,21 @@ import msgspec
 
 from common.api import account_waits
 from common.api.conditions import NAMED, condition, more, short, some
-from common.api.labels import ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED
+from common.api.labels import ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED, IN_NAMESPACES_OF
 from common.api.types import Condition, ResourceQuotaSpec
 from common.quota import quantity, resources
 from common.quota.names import MAX_COUNTERS
 from common.quota.resources import ResourceList
 from master.cache.objects import QuotaStatus
 from master.quotas import namespace_lines, stale_sources
-from master.quotas.countable import NAMESPACES, NOT_SUPPORTED, never_counted_text, unsupported, unsupported_text
+from master.quotas.countable import (
+    NAMESPACES,
+    NOT_SUPPORTED,
+    never_counted_text,
+    of_objects,
+    unsupported,
+    unsupported_text,
+)
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.stale_sources import age
 from master.quotas.use_text import usage_text
@@ -103,16 +110,16 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
             f"{listed(behind)}: not every replica of the agent has the present quota yet; one that does not get it "
             "soon admits nothing more",
         )
-    of_namespaces = spec.subject.kind == NAMESPACES
-    if of_namespaces and not any(seed.clusters for seed in seeds):
-        return condition(kind, False, NO_CLUSTERS, _no_clusters(spec))
     unchecked = [(source, seed.name) for seed in seeds for source in seed.unenforced]
     if unchecked:
-        return condition(kind, False, "WebhookNotServing", _unchecked_text(unchecked, of_namespaces))
+        return condition(kind, False, "WebhookNotServing", _unchecked_text(unchecked, spec.subject.kind))
     stale = [(seed.name, source) for seed in seeds for source in seed.stale_sources]
     if uncounted := [each for each in stale if each[1].not_listed and each[1].never_counted]:
         reason, message = stale_sources.reason_and_message(uncounted)
         return condition(kind, False, reason, f"{message}; what is there already is not part of the use")
+    objects = of_objects(spec)
+    if objects and not any(seed.clusters for seed in seeds):
+        return condition(kind, False, NO_CLUSTERS, _no_clusters(spec, objects))
     return condition(kind, True, "AllSeeds", f"not on {listed(absent)}: never connected" if absent else "")
 
 
@@ -124,7 +131,7 @@ def _fenced_text(seeds: Sequence[SeedView]) -> str:
     return short("; ".join([*texts, *told[:NAMED]]))
 
 
-def _unchecked_text(unchecked: Sequence[tuple[str, str]], of_namespaces: bool) -> str:
+def _unchecked_text(unchecked: Sequence[tuple[str, str]], kind: str) -> str:
     """Of sources with the names of their seeds."""
     texts = [
         f"{what} on {listed(seeds)}: no dry run has proven that they are checked there; see the condition "
@@ -132,22 +139,31 @@ def _unchecked_text(unchecked: Sequence[tuple[str, str]], of_namespaces: bool) -
         for what in _OF_SEED
         if (seeds := [seed for source, seed in unchecked if source == what])
     ]
-    if sources := [f"{source} on {seed}" for source, seed in unchecked if source not in _OF_SEED]:
-        objects, see = "Machines", "the condition Enforced of the UserCluster, or for other clusters "
-        if of_namespaces:
-            objects, see = "objects in namespaces", ""
-        texts.append(
-            f"{listed(sources)}: {objects} are not checked there, or cannot be created; see {see}what "
-            "seedquota-seed logs of its canary"
-        )
+    others = [(source, seed) for source, seed in unchecked if source not in _OF_SEED]
+    in_namespaces = [each for each in others if kind == NAMESPACES or each[0].startswith(IN_NAMESPACES_OF)]
+    of_machines = [each for each in others if each not in in_namespaces]
+    see_machines = "the condition Enforced of the UserCluster, or for other clusters "
+    for found, objects, see in ((of_machines, "Machines", see_machines), (in_namespaces, "objects in namespaces", "")):
+        if found:
+            texts.append(
+                f"{listed([f'{source} on {seed}' for source, seed in found])}: {objects} are not checked there, or "
+                f"cannot be created; see {see}what seedquota-seed logs of its canary"
+            )
     return "; ".join(texts)
 
 
-def _no_clusters(spec: ResourceQuotaSpec) -> str:
-    text = (
-        "no cluster takes part, so nothing is counted and nothing is refused; set spec.namespaceQuotas to Enabled in a "
-        "UserCluster, or in a Seed for its own API server"
-    )
+def _no_clusters(spec: ResourceQuotaSpec, objects: Sequence[str]) -> str:
+    where = "set spec.namespaceQuotas to Enabled in a UserCluster"
+    if spec.subject.kind == NAMESPACES:
+        text = f"no cluster takes part, so nothing is counted and nothing is refused; {where}"
+    else:
+        text = (
+            f"no cluster takes part, so not counted and not refused: {some(objects)}; {where} of the project, or in one"
+        )
+        text += " with namespaceProjects: FromLabel"
+    text += ", or in a Seed for its own API server"
+    if len(objects) < len(spec.quota):
+        text += "; the other resources of this quota are limited"
     return f"{text}; spec.subject.clusters picks none of them" if spec.subject.clusters is not None else text
 
 
@@ -189,9 +205,8 @@ def not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus)
     if view.never_counted is None or any(seed.synced is False or seed.fenced or not seed.reported for seed in seeds):
         kept = [each for each in before.conditions if each.type == kind]
         return [each for each in kept if each.observed_generation == view.generation]
-    of_machines = view.spec.subject.kind != NAMESPACES
-    elsewhere = {*unsupported(view.spec, view.allocated), *view.allocated.names}
-    found = [name for name in view.never_counted if of_machines and name not in elsewhere]
+    elsewhere = {*unsupported(view.spec, view.allocated), *view.allocated.names, *of_objects(view.spec)}
+    found = [name for name in view.never_counted if name not in elsewhere]
     if not found:
         return []
     used = {name for seed in seeds for name, amount in seed.use.items() if amount and name not in view.limits}
@@ -220,8 +235,10 @@ def of_promises(spec: ResourceQuotaSpec, seeds: Sequence[SeedView]) -> list[Cond
 
 def of_use(view: QuotaView, use: ResourceList, counted: ResourceList, before: QuotaStatus) -> list[Condition]:
     if not counted:
-        text = unsupported_text(view.spec, view.allocated)
-        return [condition(kind, None, NOT_SUPPORTED, text) for kind in ("NearLimit", "Exceeded")]
+        reason, text = NOT_SUPPORTED, unsupported_text(view.spec, view.allocated)
+        if not text:
+            reason, text = NO_CLUSTERS, _no_clusters(view.spec, of_objects(view.spec))
+        return [condition(kind, None, reason, text) for kind in ("NearLimit", "Exceeded")]
     return [
         _near_limit(use, counted, view.spec.warn_at_percent),
         _exceeded(use, counted, before, warn=view.spec.enforcement == "warn"),

@@ -29,6 +29,17 @@ def in_use(allocated: AllocatedTypes, *uses: ResourceList) -> AllocatedTypes:
     return AllocatedTypes(names=allocated.names, seed=allocated.seed, in_use=counted)
 
 
+def of_objects(spec: ResourceQuotaSpec) -> list[str]:
+    """What the quota limits of objects in namespaces."""
+    return sorted(spec.quota if spec.subject.kind == NAMESPACES else object_names.of_objects(spec.quota))
+
+
+def uncounted(spec: ResourceQuotaSpec, allocated: AllocatedTypes, *, clusters: int) -> list[str]:
+    """What has no use that is known. `clusters`: in how many of them its namespaces are counted."""
+    found = unsupported(spec, allocated)
+    return found if clusters or spec.subject.kind == NAMESPACES else sorted({*found, *of_objects(spec)})
+
+
 def unsupported(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALLOCATED) -> list[str]:
     """What the quota limits and nothing counts."""
     if spec.subject.counts:
@@ -38,8 +49,11 @@ def unsupported(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALL
             return sorted(spec.quota)
         twice = object_names.of_other_versions(spec.quota)
         return sorted(name for name in spec.quota if not object_names.counted(name) or name in twice)
-    of_objects = {name for name in spec.quota if name in names.BASE or "/" in name} - allocated.names
-    counted = of_objects | allocated.in_use | (allocated.names if allocated.seed else frozenset())
+    objects = frozenset() if _scope_problem(spec) else object_names.of_objects(spec.quota)
+    objects -= object_names.of_other_versions(objects)
+    machines = {name for name in spec.quota if name in names.BASE or "/" in name} - allocated.names
+    machines = {name for name in machines if name in names.BASE or not object_names.is_of_core(name)}
+    counted = objects | machines | allocated.in_use | (allocated.names if allocated.seed else frozenset())
     return sorted(spec.quota.keys() - counted)
 
 
@@ -48,20 +62,20 @@ def unsupported_text(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHIN
     found = unsupported(spec, allocated)
     if not found:
         return ""
-    if spec.subject.kind == NAMESPACES and (problem := _scope_problem(spec)):
+    if problem := _scope_problem(spec):
         return f"{problem}: nothing is counted and nothing is refused"
     text = "; ".join(_why(found, allocated, spec.subject.kind))
     return text if len(found) == len(spec.quota) else f"{text}; the other resources of this quota are limited"
 
 
 def _why(found: Sequence[str], allocated: AllocatedTypes, kind: str) -> Iterator[str]:
-    if kind == NAMESPACES:
-        texts = [_with_meant(name, _meant_in_namespaces(name)) for name in found if not object_names.field(name)]
-        texts += [f"{name} ({_TWICE})" for name in found if object_names.field(name)]
+    of_core = [name for name in found if kind == NAMESPACES or object_names.is_of_core(name)]
+    if of_core:
+        texts = [_with_meant(name, _meant_in_namespaces(name)) for name in of_core if not object_names.field(name)]
+        texts += [f"{name} ({_TWICE})" for name in of_core if object_names.field(name)]
         yield f"not supported by this version, so not counted and never refused: {some(texts)}"
-        return
     lacks_seed = [name for name in found if name in allocated.names]
-    unknown = [name for name in found if name not in allocated.names]
+    unknown = [name for name in found if name not in allocated.names and name not in of_core]
     if lacks_seed:
         yield (
             f"not counted and never refused: {some(lacks_seed)}, since a Seed with inCluster: true counts Allocations, "

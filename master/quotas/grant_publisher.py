@@ -6,7 +6,7 @@ from common.api.convert import grant_to_wire, wire_quantities
 from common.quota import escrow, resources
 from common.quota.resources import ResourceList
 from master.grants.planner import Decision
-from master.quotas.countable import unsupported
+from master.quotas.countable import uncounted
 from master.quotas.publish_delay import WAITING, publish_delay
 from master.quotas.quota_view import QuotaView
 from master.quotas.state import QuotaState, SeedAccount
@@ -36,7 +36,8 @@ class GrantPublisher:
         shown_reserved = wire_quantities({name: amount for name, amount in reserved.items() if amount})
         hard = wire_quantities(state.limits)
         stale = usage_stale(view)
-        words = summary(state.spec, use, state.limits, present, unsupported(view.spec, view.allocated))
+        unknown = uncounted(view.spec, view.allocated, clusters=sum(seed.clusters for seed in present))
+        words = summary(state.spec, use, state.limits, present, unknown)
         for seed in ledger.seeds:
             link = self._seeds.links.get(seed)
             copy = link.copy(state.name, state.uid) if link is not None and link.connected else None

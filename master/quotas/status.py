@@ -14,7 +14,7 @@ from common.quota import resources, surge
 from common.quota.resources import ResourceList
 from master.cache.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
 from master.quotas import conditions, namespace_lines, override_conditions
-from master.quotas.countable import unsupported
+from master.quotas.countable import uncounted
 from master.quotas.limits_fit import limits_fit
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.use_text import peak_text, usage_text
@@ -30,8 +30,8 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     # A master that learns may have forgotten that a seed was connected once.
     absent = [] if view.learning else [seed.name for seed in present if seed.absent]
     judged = [seed for seed in present if seed.name not in absent]
-    uncounted = unsupported(view.spec, view.allocated)
-    counted = _counted(view.limits, uncounted)
+    unknown = uncounted(view.spec, view.allocated, clusters=sum(seed.clusters for seed in present))
+    counted = _counted(view.limits, unknown)
     use = dict.fromkeys(counted, 0) | resources.total(resources.only(seed.use, counted) for seed in present)
     reserved = resources.total(resources.only(seed.reserved, counted) for seed in present)
     lines = seed_lines(view.seeds, view.limits)
@@ -59,7 +59,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         ),
         overrides=list(view.overrides),
         summary=msgspec.structs.replace(
-            summary(view.spec, use, view.limits, present, uncounted),
+            summary(view.spec, use, view.limits, present, unknown),
             raised_until=override_conditions.first_end(view.overrides),
         ),
         seeds=lines[:MAX_SEEDS],
@@ -88,13 +88,13 @@ def summary(
     use: ResourceList,
     limits: ResourceList,
     seeds: Sequence[SeedView],
-    uncounted: Collection[str] = (),
+    unknown: Collection[str] = (),
 ) -> Summary:
     current = sum(seed.state == "Current" for seed in seeds)
     return Summary(
         subject=subject_text(spec.subject),
-        usage=usage_text(use, limits, uncounted),
-        peak=peak_text(use, _counted(limits, uncounted)),
+        usage=usage_text(use, limits, unknown),
+        peak=peak_text(use, _counted(limits, unknown)),
         seeds=f"{current}/{len(seeds)}",
     )
 

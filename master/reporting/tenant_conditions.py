@@ -8,7 +8,7 @@ from common.api.conditions import condition, some
 from common.api.types import Condition, ResourceQuotaSpec
 from common.quota import resources
 from master.cache.objects import AllocatedTypes, QuotaStatus
-from master.quotas.countable import NOTHING_ALLOCATED, in_use, unsupported
+from master.quotas.countable import NOTHING_ALLOCATED, in_use, of_objects, uncounted
 from master.quotas.use_text import usage_text
 
 MAX_USAGE = 16384  # characters of a summary
@@ -32,9 +32,10 @@ def usage(
     tightest: dict[str, tuple[tuple[bool, int], int | None, int]] = {}
     for spec, status in quotas:
         used, limits = resources.parse(status.global_usage), resources.parse(status.hard)
-        uncounted = unsupported(spec, in_use(allocated, used))
+        told = len(used.keys() & of_objects(spec))  # the status has what is counted, also where that is nothing
+        unknown = uncounted(spec, in_use(allocated, used), clusters=told)
         for name, limit in limits.items():
-            amount = None if name in uncounted else used.get(name, 0)
+            amount = None if name in unknown else used.get(name, 0)
             found = (spec.enforcement == "warn", limit - (amount or 0)), amount, limit
             if name not in tightest or found[0] < tightest[name][0]:
                 tightest[name] = found

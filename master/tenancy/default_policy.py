@@ -21,7 +21,7 @@ from common.api.types import DefaultQuota, ResourceQuotaSpec
 from common.kube.client.meta import Object, OwnerReference
 from common.quota import resources
 from master.cache.objects import MasterQuota
-from master.quotas.conditions import NO_SEEDS
+from master.quotas.conditions import NO_CLUSTERS, NO_SEEDS
 from master.quotas.countable import NOT_SUPPORTED
 
 WRITTEN_ANNOTATION = "seedquota.io/default-written"  # the fingerprint of the default as it was written
@@ -83,7 +83,7 @@ def in_force(quota: MasterQuota) -> bool:
     enforced = next((each for each in quota.status.conditions if each.type == "Enforced"), None)
     return (
         enforced is not None
-        and (enforced.status != "False" or enforced.reason in (NOT_SUPPORTED, NO_SEEDS))
+        and (enforced.status != "False" or enforced.reason in (NOT_SUPPORTED, NO_SEEDS, NO_CLUSTERS))
         and enforced.observed_generation == quota.metadata.generation
     )
 

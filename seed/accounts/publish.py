@@ -73,9 +73,9 @@ def pause_after(before: Published | None, said: Report, now: float) -> float:
 
 
 def stale_source(
-    source: UsageSource, account: Account, now: float, uncounted_since: float | None = None
+    source: UsageSource, shown: str, account: Account, now: float, uncounted_since: float | None = None
 ) -> StaleSource | None:
-    """None for one that is followed, and counted. Times are monotonic."""
+    """None for one that is followed, and counted. `shown`: what people call it. Times are monotonic."""
     problem, since = source.problem, source.lost_at
     if problem is None or since is None:
         problem, since = Problem(NOT_LISTED, UNCOUNTED), uncounted_since
@@ -85,7 +85,7 @@ def stale_source(
     unknown = _uncounted(source, account) if in_part else []
     message = f"{conditions.some(unknown)}: {problem.message}" if unknown else problem.message
     return StaleSource(
-        source=source.key.shown,
+        source=shown,
         seconds=int(now - since) // STALE_STEP * STALE_STEP,
         never_counted=bool(unknown) or (not source.counted and source.key not in account.used),
         not_listed=message[:MAX_TEXT] if in_part else "",

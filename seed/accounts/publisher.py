@@ -33,7 +33,7 @@ from seed.accounts.publish import (
 )
 from seed.accounts.waits import Waits
 from seed.cache.clusters import ClusterCache
-from seed.model.quota import NAMESPACES, Quota
+from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource
 
@@ -75,7 +75,7 @@ class Publisher:
         """Returns in how many seconds to call again, None where only news are a reason to."""
         said = report(account)
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
-        unenforced = tuple(SourceKey(key).shown for key in self._cluster_cache.unenforced(quota)[:MAX_NAMED])
+        unenforced = tuple(quota.shown(SourceKey(key)) for key in self._cluster_cache.unenforced(quota)[:MAX_NAMED])
         now = time.monotonic()
         looked, in_namespaces = self._look(quota, sources, now)
         facts = Sources(
@@ -152,7 +152,7 @@ class Publisher:
     def _look(self, quota: Quota, sources: Iterable[UsageSource], now: float) -> tuple[float, _InNamespaces]:
         """At all namespaces of the quota, and when that was: it may have tens of thousands, and each admission in one
         of them calls."""
-        if quota.kind != NAMESPACES:
+        if not quota.of_objects:
             return now, _InNamespaces()
         uid = quota.key.uid
         known = self._in_namespaces.get(uid)
@@ -165,7 +165,10 @@ class Publisher:
         self, quota: Quota, sources: Iterable[UsageSource], account: Account, now: float
     ) -> tuple[StaleSource, ...]:
         uncounted = self._uncounted
-        found = (stale_source(each, account, now, uncounted.get((quota.key.uid, each.key))) for each in sources)
+        found = (
+            stale_source(each, quota.shown(each.key), account, now, uncounted.get((quota.key.uid, each.key)))
+            for each in sources
+        )
         return tuple(source for source in found if source is not None)[:MAX_NAMED]
 
     def _before(self, quota: Quota, now: float) -> Published | None:

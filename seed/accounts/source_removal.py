@@ -17,7 +17,7 @@ from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.cache.clusters import ClusterCache
 from seed.model.cluster_key import is_hosted, is_of_kubermatic
-from seed.model.quota import Quota
+from seed.model.quota import NAMESPACES, Quota, is_shared, takes_part
 from seed.model.source_key import OWN_API_SERVER, SourceKey
 
 log = logging.getLogger(__name__)
@@ -62,6 +62,9 @@ class SourceRemoval:
             if cluster is None:
                 return False
             project = cluster.spec.project
+        return await self._is_of(project, quota)
+
+    async def _is_of(self, project: str, quota: Quota) -> bool:
         if quota.kind == "organization":
             found = await self._cluster.find(PROJECTS, project)
             return found is None or found.spec.organization == quota.subject
@@ -69,11 +72,15 @@ class SourceRemoval:
 
     async def _is_covered(self, cluster: str, quota: Quota) -> bool:
         """Whether the quota counts namespaces there. A missing Seed is no proof, as a missing Project is none."""
+        if not quota.of_objects:
+            return False
         if cluster == OWN_API_SERVER:
             seed = await self._cluster.find(SEED_COPIES, self._cluster.name)
             return seed is None or (seed.spec.namespace_quotas == "Enabled" and quota.clusters is None)
         found = await self._find(cluster)
-        return found is not None and quota.covers(found)
+        if found is None or not takes_part(found) or not quota.picks(found):
+            return False
+        return quota.kind == NAMESPACES or is_shared(found) or await self._is_of(found.spec.project, quota)
 
     async def _find(self, key: str) -> UserCluster | None:
         """None where it is proven that there is none. Raises ApiError."""

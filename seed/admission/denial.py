@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from common.api import account_waits
+from common.api.labels import GROUP, PROJECT_LABEL
 from common.api.types import OF_ALLOCATION, AccountWait
 from common.quota import resources
 from common.quota.resources import ResourceList
@@ -163,6 +164,15 @@ def not_sized_now(text: str) -> Refusal:
 def forged() -> Refusal:
     text = "annotation seedquota.io/footprint is written by SeedQuota only"
     return _refusal(403, "FootprintForged", text, field="metadata.annotations[seedquota.io/footprint]")
+
+
+def project_label() -> Refusal:
+    """Of a write of a namespace by a user who may not decide who pays for it."""
+    text = (
+        f"label {PROJECT_LABEL} says which project pays for what is in this namespace; it is set, changed and removed "
+        f"only by who may assign these projects: verb assign on projects of {GROUP}"
+    )
+    return _refusal(403, "ProjectLabel", text, field=f"metadata.labels[{PROJECT_LABEL}]")
 
 
 def unknown_project(project: str, what: str) -> Refusal:

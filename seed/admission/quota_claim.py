@@ -31,7 +31,7 @@ from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
 from seed.ledger.writer import BusyError
-from seed.model.quota import Quota
+from seed.model.quota import NAMESPACES, Quota
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +116,10 @@ class QuotaClaim:
                 outcome = handle.writer.preview(request.uid, reservation)
             else:
                 outcome = await handle.writer.claim(request.uid, reservation, request.deadline)
+            if isinstance(outcome, Admitted) and self._is_uncounted(handle):
+                self._undo(handle, outcome).add_done_callback(ignore)
+                refusal = denial.unavailable(quota.name, "what is in this cluster is being counted")
+                return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
             if isinstance(outcome, Admitted):
                 seen, admitted = handle.snapshot(quota), None if request.dry_run else outcome
                 warnings = limits.little_left(seen, request)
@@ -143,6 +147,13 @@ class QuotaClaim:
         quota = self._quota_cache.latest(quota)
         refusal = limits.out_of_time(quota, answered=answer is not None)
         return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=True)
+
+    def _is_uncounted(self, handle: AccountHandle) -> bool:
+        """An open account comes to count namespaces when its quota first names what is in them, or when a cluster takes
+        part: until that is counted, it seems that nothing is there."""
+        account, request = handle.writer.account, self._request
+        in_namespaces = request.shares is not None and self.quota.kind != NAMESPACES
+        return in_namespaces and account is not None and request.reservation.source not in account.used
 
     async def _lend(self, handle: AccountHandle, refused: Attempt, replaceable: Replaceable) -> Attempt:
         """What a rollout makes at a full quota is admitted on surge, in place of one that will go: see

@@ -3,10 +3,13 @@ and in which of them Machines are not checked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from common.api.cluster_identity import KUBE_SYSTEM
+from common.api.label_selector import LabelRequirement, LabelSelector
+from common.api.labels import PROJECT_LABEL
 from common.api.types import USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
@@ -18,12 +21,13 @@ from seed.cache.quotas import QuotaCache
 from seed.model.asked_of_seed import asked_about
 from seed.model.cluster_key import HOSTED, is_of_kubermatic
 from seed.model.consumer import Consumer, consumer_of
-from seed.model.quota import NAMESPACES, Quota, takes_part
-from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt
+from seed.model.quota import NAMESPACES, Quota, is_shared, takes_part
+from seed.model.selected_namespaces import EVERY, OF_USER_CLUSTERS, Exempt
 from seed.model.source_key import OWN_API_SERVER, SourceKey
 
 BY_PROJECT = "project"
 BY_UID = "uid"
+SHARED = "shared"  # those that take part, and whose namespaces are of the projects that their labels name
 
 
 class ClusterCache:
@@ -31,7 +35,7 @@ class ClusterCache:
 
     - `on_user_cluster(key)`: a cluster that is followed came, changed or went, or whether its project is known.
     - `on_hosted(key)`: `host` was called.
-    - `on_participants()`: other clusters take part in quotas of kind namespaces, or the same by other labels.
+    - `on_participants()`: in other clusters namespaces are counted, or whose they are is told otherwise.
     - `on_enforced(consumer)`: what the condition Enforced of a UserCluster says is another. `tell_enforced` calls none.
     """
 
@@ -59,7 +63,11 @@ class ClusterCache:
         self.user_clusters = Reflector(
             cluster,
             USER_CLUSTERS,
-            indexes={BY_UID: lambda uc: [uc.metadata.uid], BY_PROJECT: lambda uc: [uc.spec.project]},
+            indexes={
+                BY_UID: lambda uc: [uc.metadata.uid],
+                BY_PROJECT: lambda uc: [uc.spec.project],
+                SHARED: lambda uc: [SHARED] if takes_part(uc) and is_shared(uc) else [],
+            },
             on_change=self._cluster_changed,
             watch_seconds=PROMPT_SECONDS,
         )
@@ -69,10 +77,10 @@ class ClusterCache:
 
     def source_keys(self, quota: Quota) -> list[SourceKey]:
         """The sources that the quota counts: for each project its clusters, the Machines of each of them, and in the
-        master's cluster its Allocations. Those of a quota of kind namespaces are the clusters that it covers."""
-        if quota.kind == NAMESPACES:
-            return [SourceKey.of_namespaces(quota.key.uid, cluster) for cluster in self.covered(quota)]
-        return [key for project in self._quota_cache.projects_of(quota) for key in self.sources_of(project)]
+        master's cluster its Allocations; and its namespaces in each cluster that it covers."""
+        of_projects = (self.sources_of(project) for project in self._quota_cache.projects_of(quota))
+        in_namespaces = (SourceKey.of_namespaces(quota.key.uid, cluster) for cluster in self.covered(quota))
+        return [*itertools.chain.from_iterable(of_projects), *in_namespaces]
 
     def participants(self) -> dict[str, UserCluster | None]:
         """The clusters whose namespaces quotas may count, by key. None: the seed's own API server."""
@@ -92,15 +100,49 @@ class ClusterCache:
 
     def covered(self, quota: Quota) -> list[str]:
         """The clusters whose namespaces the quota counts."""
-        return [cluster for cluster in self.participants() if self.covers(quota, cluster)]
+        if not quota.of_objects:
+            return []
+        if quota.kind == NAMESPACES:
+            return [cluster for cluster in self.participants() if self.covers(quota, cluster)]
+        shared = (each.metadata.key for each in self.user_clusters.store.by_index(SHARED, SHARED))
+        projects = self._quota_cache.payers_of(quota)
+        own = (each for project in projects for each in self.user_clusters.store.by_index(BY_PROJECT, project))
+        keys = dict.fromkeys((OWN_API_SERVER, *shared, *(each.metadata.key for each in own)))
+        return [key for key in keys if self.covers(quota, key)]
 
     def covers(self, quota: Quota, cluster: str) -> bool:
-        """Whether the quota counts namespaces there. Labels are those of UserClusters: the seed's own API server has
-        none, and is counted by quotas that ask for none."""
+        """Whether the quota may count namespaces there. A quota of a project counts what is in its own clusters, and
+        where labels say whose a namespace is, those of the project. Labels of clusters are those of UserClusters: the
+        seed's own API server has none, and is counted by quotas that ask for none."""
+        if not quota.of_objects:
+            return False
         if cluster == OWN_API_SERVER:
-            return quota.kind == NAMESPACES and quota.clusters is None and self._quota_cache.own_takes_part
+            return quota.clusters is None and self._quota_cache.own_takes_part
         found = self.user_clusters.store.get(cluster)
-        return found is not None and quota.covers(found)
+        if found is None or not takes_part(found) or not quota.picks(found):
+            return False
+        return quota.kind == NAMESPACES or is_shared(found) or self._quota_cache.counts(quota, found.spec.project)
+
+    def selector(self, quota: Quota, cluster: str) -> LabelSelector | None:
+        """Of the namespaces that the quota counts there; None if it counts none."""
+        if not self.covers(quota, cluster):
+            return None
+        if quota.kind == NAMESPACES:
+            return quota.selector
+        if not self.is_shared(cluster):
+            return EVERY
+        projects = tuple(self._quota_cache.payers_of(quota))
+        return LabelSelector(match_expressions=(LabelRequirement(PROJECT_LABEL, "In", projects),)) if projects else None
+
+    def is_shared(self, cluster: str) -> bool:
+        """Whether labels there say of which project a namespace is. Elsewhere tenants write them."""
+        found = self.user_clusters.store.get(cluster)
+        return found is None or is_shared(found)
+
+    def project_in(self, cluster: str, labels: Mapping[str, str]) -> str:
+        """Whose a namespace with these labels is; empty if it is of no project."""
+        found = self.user_clusters.store.get(cluster)
+        return found.spec.project if found is not None and not is_shared(found) else labels.get(PROJECT_LABEL, "")
 
     def exempt(self, cluster: str) -> Exempt:
         """The namespaces there that quotas do not count."""
@@ -116,8 +158,11 @@ class ClusterCache:
 
     def project_of(self, key: str) -> str | None:
         """Whose the source is; None for one of a cluster that is not known."""
-        cluster = self.user_clusters.store.get(key) or self.hosted.get(key)
-        return cluster.spec.project if cluster is not None else SourceKey(key).project or None
+        source = SourceKey(key)
+        cluster = self.user_clusters.store.get(source.cluster) or self.hosted.get(key)
+        if cluster is None or (source.quota and is_shared(cluster)):
+            return source.project or None
+        return cluster.spec.project
 
     def strays(self) -> list[SourceKey]:
         """The sources of all projects that have clusters here and no copy."""
@@ -127,9 +172,7 @@ class ClusterCache:
 
     def unenforced(self, quota: Quota) -> list[str]:
         """Clusters of which the leader said last that Machines are not checked there. Also what is not proven to be
-        checked since the quota has this spec: Allocations, clusters, and the sources of a quota of kind namespaces."""
-        if quota.kind == NAMESPACES:
-            return [key for key in self.source_keys(quota) if not self._is_proven(key, quota)]
+        checked since the quota has this spec: Allocations, clusters, and namespaces of a cluster."""
         of_seed = [key for key in self._asked_of_seed(quota) if not self._is_proven(key, quota)]
         return of_seed + [key for key in self.source_keys(quota) if self._is_unenforced(key, quota)]
 
@@ -142,7 +185,7 @@ class ClusterCache:
         if told is not None and told[1] in (None, quota.spec):
             return told[0]
         known = quota.published is not None and quota.published_generation == quota.generation
-        return known and SourceKey(key).shown not in quota.published_unenforced
+        return known and quota.shown(SourceKey(key)) not in quota.published_unenforced
 
     def tell_proven(self, key: str, proven: bool, quota: Quota | None = None) -> bool:
         """The leader saw it of what the seed's own API server is to ask about, or of a source of objects in the
@@ -167,12 +210,14 @@ class ClusterCache:
         """The cluster is not there any more."""
         self._enforced.pop(key, None)
 
-    def _is_unenforced(self, key: str, quota: Quota) -> bool:
+    def _is_unenforced(self, key: SourceKey, quota: Quota) -> bool:
+        if key.quota:
+            return not self._is_proven(key, quota)
         declared = self.user_clusters.store.get(key)
         if declared is not None:
             return _unenforced(declared)
         told = self._enforced.get(asked_about(key))
-        return not told if told is not None else SourceKey(key).shown in quota.published_unenforced
+        return not told if told is not None else quota.shown(key) in quota.published_unenforced
 
     def _clusters_of(self, project: str) -> list[UserCluster]:
         return [
@@ -246,7 +291,8 @@ def _participation(cluster: UserCluster | None) -> object:
     """What decides which quotas count its namespaces, and where they are read."""
     if cluster is None or not takes_part(cluster):
         return None
-    return cluster.metadata.uid, cluster.metadata.labels, cluster.spec.kubeconfig_secret_ref
+    metadata, spec = cluster.metadata, cluster.spec
+    return metadata.uid, metadata.labels, spec.project, spec.namespace_projects, spec.kubeconfig_secret_ref
 
 
 def _unenforced(cluster: UserCluster | None) -> bool:

@@ -16,7 +16,6 @@ from common.api.types import (
     RESOURCE_QUOTAS,
     SEED_COPIES,
     Condition,
-    DefaultQuota,
     Project,
     QuotaSettings,
     ResourceQuota,
@@ -41,6 +40,7 @@ class QuotaCache:
 
     - `on_quota(name)`: the quota came, changed or went, or a project that it counts did, or the catalogue changed.
     - `on_spec(name)`: the quota came or went, or its spec changed, not its status.
+    - `on_members(name)`: the quota of an organization has other projects than before.
     - `on_project(name)`: a Project or a quota of it came or went. Whether the project is known may have changed.
     - `on_participation()`: the seed's own API server takes part in quotas of kind namespaces, or no more, or the master
       has another namespace there.
@@ -49,8 +49,10 @@ class QuotaCache:
     def __init__(self, cluster: Cluster) -> None:
         self._quotas: dict[str, Quota] = {}
         self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
+        self._gone_from: dict[str, str] = {}  # the organization of projects whose copy went
         self._quota_listeners: Listeners[[str]] = Listeners()
         self._spec_listeners: Listeners[[str]] = Listeners()
+        self._members_listeners: Listeners[[str]] = Listeners()
         self._project_listeners: Listeners[[str]] = Listeners()
         self._participation_listeners: Listeners[[]] = Listeners()
         self._in_cluster_listeners: Listeners[[]] = Listeners()
@@ -102,35 +104,34 @@ class QuotaCache:
             found.extend(self._by_subject.get(("organization", known.spec.organization), {}).values())
         return found
 
-    def may_belong(self, consumer: Consumer, resource: str = "") -> bool:
+    def may_belong(self, consumer: Consumer, limited: Callable[[Iterable[str]], bool] = lambda _limits: True) -> bool:
         """True while it cannot be told what limits it: the project's copy, or a default quota, has not come yet.
 
-        `resource`: only what limits that one matters.
+        `limited`: whether a quota with these limits matters.
         """
         project = consumer.project
         known = self.projects.store.get(project)
-        if known is None and any(
-            quota.kind == "organization" and (not resource or resource in quota.limits) for quota in self.all_quotas()
-        ):
+        if known is None and any(quota.kind == "organization" and limited(quota.limits) for quota in self.all_quotas()):
             return True
         settings = self.settings.store.get(SETTINGS)
         if settings is None:
             return False
         defaults = settings.spec.defaults
         organization = known.spec.organization if known is not None else ""
-        return self._awaits(defaults.project, "project", project, resource) or (
-            (known is None or bool(organization))
-            and self._awaits(defaults.organization, "organization", organization, resource)
+        waited = []
+        if known is None or organization:
+            waited.append((defaults.organization, "organization", organization))
+        return any(
+            default is not None
+            and default.enforcement == "deny"
+            and limited(default.quota)
+            and not self._by_subject.get((kind, subject))
+            for default, kind, subject in ((defaults.project, "project", project), *waited)
         )
-
-    def _awaits(self, default: DefaultQuota | None, kind: str, subject: str, resource: str) -> bool:
-        if default is None or default.enforcement != "deny" or (resource and resource not in default.quota):
-            return False
-        return not self._by_subject.get((kind, subject))
 
     def may_limit(self, consumer: Consumer, resource: str) -> bool:
         """Whether a quota limits this for the consumer, or one may that has not come yet."""
-        return self.may_belong(consumer, resource) or any(
+        return self.may_belong(consumer, lambda limits: resource in limits) or any(
             resource in quota.limits for quota in self.quotas_of(consumer)
         )
 
@@ -168,13 +169,31 @@ class QuotaCache:
             return [project.metadata.name for project in projects if project.spec.organization == quota.subject]
         return []
 
+    def payers_of(self, quota: Quota) -> list[str]:
+        """The projects whose label on a namespace says that the quota counts it. A project whose copy went goes on to
+        be counted by its organization: the copy may be put back."""
+        gone = [project for project in self._gone_from if quota.kind == "organization" and self.counts(quota, project)]
+        return sorted({*self.projects_of(quota), *gone})
+
+    def counts(self, quota: Quota, project: str) -> bool:
+        """Whether it is a quota of the project, or of the project's organization."""
+        if quota.kind == "project":
+            return quota.subject == project
+        known = self.projects.store.get(project)
+        organization = known.spec.organization if known is not None else self._gone_from.get(project, "")
+        return quota.kind == "organization" and quota.subject == organization
+
     def namespace_quotas(self) -> list[Quota]:
         """Those of kind namespaces."""
         return list(self._by_subject.get((NAMESPACES, ""), {}).values())
 
+    def object_quotas(self) -> list[Quota]:
+        """Those that count objects in namespaces, of any kind."""
+        return [quota for quota in self._quotas.values() if quota.of_objects]
+
     @property
     def own_takes_part(self) -> bool:
-        """Whether quotas of kind namespaces count the namespaces of the seed's own API server."""
+        """Whether quotas count the namespaces of the seed's own API server."""
         return any(copy.spec.namespace_quotas == "Enabled" for copy in self.seed.store.values())
 
     @property
@@ -195,6 +214,9 @@ class QuotaCache:
 
     def on_spec(self, listener: Callable[[str], None]) -> Callable[[], None]:
         return self._spec_listeners.add(listener)
+
+    def on_members(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        return self._members_listeners.add(listener)
 
     def on_project(self, listener: Callable[[str], None]) -> Callable[[], None]:
         return self._project_listeners.add(listener)
@@ -279,10 +301,15 @@ class QuotaCache:
             came = change.new or change.old
             assert came is not None, "a change has an object before or after"
             self._project_listeners.call(came.metadata.name)
+        if change.new is not None:
+            self._gone_from.pop(change.new.metadata.name, None)
+        elif change.old is not None and change.old.spec.organization:
+            self._gone_from[change.old.metadata.name] = change.old.spec.organization
         for project in (change.old, change.new):
             if project is not None and project.spec.organization:
                 for name in self._by_subject.get(("organization", project.spec.organization), {}):
                     self._quota_listeners.call(name)
+                    self._members_listeners.call(name)
 
 
 def _catalogue_of(settings: QuotaSettings | None) -> Catalogue:

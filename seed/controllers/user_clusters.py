@@ -244,7 +244,7 @@ class UserClusters:
         return None if settled else LOOK_AGAIN
 
     def _of_namespaces(self, source: Source) -> Condition | None:
-        quotas = self._quota_cache.namespace_quotas()
+        quotas = self._quota_cache.object_quotas()
         if not any(self._cluster_cache.covers(quota, source.key) for quota in quotas):
             return None
         return enforced_in_namespaces(source, proof_in_namespaces(self._counted, source.key))

@@ -19,7 +19,6 @@ from seed.machines.metal3 import BareMetalHost
 
 GROUP = "cluster.x-k8s.io"
 VERSIONS = ("v1beta2", "v1beta1")
-PROJECT_LABEL = "seedquota.io/project"
 
 
 class Reference(msgspec.Struct, frozen=True, rename="camel"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -10,6 +10,7 @@ from common.api import label_selector
 from common.api.convert import grant_from_wire, report_from_wire
 from common.api.copies import original_uid
 from common.api.label_selector import LabelSelector
+from common.api.labels import IN_NAMESPACES_OF
 from common.api.types import (
     OF_ALLOCATION,
     RESOURCE_QUOTAS_ALONE,
@@ -18,13 +19,12 @@ from common.api.types import (
     StaleSource,
     UserCluster,
 )
-from common.quota import resources, scopes, surge
+from common.quota import object_names, resources, scopes, surge
 from common.quota.account import AccountKey, Grant, Terms
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from common.quota.scopes import ScopeRequirement
-from seed.model import selected_namespaces
-from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt
+from seed.model.source_key import SourceKey
 
 NAMESPACES = "namespaces"
 
@@ -39,8 +39,9 @@ class OutOfReach(msgspec.Struct, frozen=True):
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
-    common/quota/surge.py. `selector`, `clusters`, `scopes` and `promises` are those of a quota of kind namespaces;
-    `promises`: it limits what core ResourceQuotas promise."""
+    common/quota/surge.py. `of_objects`: those of its names that count objects in namespaces. `scopes` are for these.
+    `selector`, `clusters` and `promises` are those of a quota of kind namespaces; `promises`: it limits what core
+    ResourceQuotas promise."""
 
     key: AccountKey
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
@@ -53,6 +54,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[ScopeRequirement, ...] = ()
     promises: bool = False
     limits: ResourceList
+    of_objects: frozenset[str] = frozenset()
     surge: ResourceList = {}
     ceilings: ResourceList
     enforced: bool
@@ -89,20 +91,25 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     def terms(self) -> Terms:
         return Terms(limits=self.ceilings, grant=self.grant)
 
-    def selects(self, labels: Mapping[str, str], exempt: Exempt = OF_USER_CLUSTERS) -> bool:
-        """Whether it counts a namespace with these labels, where it covers the cluster."""
-        return self.selector is not None and selected_namespaces.picks(self.selector, labels, exempt)
+    def shown(self, source: SourceKey) -> str:
+        """The source, for people who read of it beside the quota's name. What is in a cluster's namespaces is another
+        source than its Machines."""
+        in_namespaces = source.quota and self.kind != NAMESPACES
+        return f"{IN_NAMESPACES_OF}{source.cluster}" if in_namespaces else source.shown
 
-    def covers(self, cluster: UserCluster) -> bool:
-        """Whether it counts namespaces of that cluster."""
-        if self.kind != NAMESPACES or not takes_part(cluster):
-            return False
+    def picks(self, cluster: UserCluster) -> bool:
+        """Whether its `clusters` are all, or this is one of them."""
         return self.clusters is None or label_selector.matches(self.clusters, cluster.metadata.labels)
 
 
 def takes_part(cluster: UserCluster) -> bool:
     """Whether quotas count namespaces there. The seed's own API server takes part by its Seed."""
     return cluster.spec.namespace_quotas == "Enabled" and cluster.spec.kubeconfig_secret_ref is not None
+
+
+def is_shared(cluster: UserCluster) -> bool:
+    """Whether its namespaces are of the projects that their labels name, as those of the seed's own API server are."""
+    return cluster.spec.namespace_projects == "FromLabel"
 
 
 def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
@@ -113,18 +120,20 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
     grant = copy.status.grant
     decided_with = grant if in_cluster else copy.status
     limits, extra = _limits(copy, in_cluster=in_cluster), resources.parse(copy.spec.surge)
+    kind = copy.spec.subject.kind
     return Quota(
         key=AccountKey(uid=uid, name=copy.metadata.name),
         copy_uid=copy.metadata.uid,
         generation=copy.metadata.generation,
         version=copy.metadata.resource_version,
-        kind=copy.spec.subject.kind,
+        kind=kind,
         subject=copy.spec.subject.name,
         selector=copy.spec.subject.selector,
         clusters=copy.spec.subject.clusters,
         scopes=scopes.requirements(copy.spec.scopes, copy.spec.scope_selector.match_expressions),
         promises=copy.spec.subject.counts == RESOURCE_QUOTAS_ALONE,
         limits=limits,
+        of_objects=frozenset(limits) if kind == NAMESPACES else object_names.of_objects(limits),
         surge=extra,
         ceilings=surge.ceilings(limits, extra),
         enforced=copy.spec.enforcement == "deny",

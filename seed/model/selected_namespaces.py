@@ -33,6 +33,9 @@ class Exempt(msgspec.Struct, frozen=True):
         return frozenset() if self.unless_named and picked_by_name(selector) else self.names
 
 
+EVERY: Final = LabelSelector()
+"""Picks all namespaces that are not exempt."""
+
 OF_USER_CLUSTERS: Final = Exempt(frozenset({KUBE_SYSTEM}), unless_named=True)
 
 

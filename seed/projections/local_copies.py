@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from common.kube.client.api_client import Cluster
@@ -141,25 +141,26 @@ class LocalCopies:
 
     def _known(self, source: SourceOfCluster) -> Iterator[KnownQuota]:
         for quota in self._registry.quotas_of(source.consumer):
-            yield self._known_of(quota, source.key, source.current)
+            in_namespaces = SourceKey.of_namespaces(quota.key.uid, source.key)
+            yield self._known_of(quota, (source.key, in_namespaces), source.current)
 
-    def _known_of(self, quota: Quota, source: str, followed: bool) -> KnownQuota:
+    def _known_of(self, quota: Quota, sources: Sequence[str], followed: bool) -> KnownQuota:
         handle, seen = self._registry.get(quota), self._quota_cache.master_seen_at
         return KnownQuota(
             quota=quota,
             account=handle.writer.account if handle is not None else None,
-            source=source,
+            sources=sources,
             followed=followed,
             master_silent=time.monotonic() - seen if seen is not None else None,
         )
 
     def _selections(self, cluster: str, sources: Mapping[str, UsageSource]) -> Iterator[Selection]:
-        for quota in self._quota_cache.namespace_quotas():
+        for quota in self._quota_cache.object_quotas():
             if not self._cluster_cache.covers(quota, cluster):
                 continue
             key = SourceKey.of_namespaces(quota.key.uid, cluster)
             source = sources.get(key)
-            known = self._known_of(quota, key, source is not None and source.current)
+            known = self._known_of(quota, (key,), source is not None and source.current)
             counted = source.in_namespaces if source is not None else None
             names = counted.namespaces if counted is not None else None
             here = None
@@ -201,5 +202,5 @@ class LocalCopies:
         for key in self._registry.source_keys(quota):
             if key.quota:
                 self._recounted.add(key.cluster)
-            elif (of_key := self._copies.get(key)) is not None:
+            if (of_key := self._copies.get(key.cluster)) is not None:
                 of_key.wake()

@@ -7,7 +7,7 @@ Tenants read it. It has no name and no amount of any other namespace, cluster, p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -35,24 +35,26 @@ _BEYOND_A_CLUSTER = "clusters"  # is counted, but not in any of them
 class KnownQuota(msgspec.Struct, frozen=True, kw_only=True):
     """What the seed knows of a quota and of one cluster that it counts.
 
-    `source`: the key of what is counted there. `followed`: it is being read. `master_silent`: seconds since the
+    `sources`: the keys of what is counted there. `followed`: it is being read. `master_silent`: seconds since the
     last sign of the master; None: there was none yet.
     """
 
     quota: Quota
     account: Account | None
-    source: str
+    sources: Sequence[str]
     followed: bool
     master_silent: float | None
 
 
 class LocalQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """`kind`: of the quota's subject. `allocation`: the name of the ResourceQuotaAllocation, if it is of one. `here`:
+    """`kind`: of the quota's subject, and of what is for one namespace NAMESPACES. `of_objects`: what it limits in
+    namespaces. `allocation`: the name of the ResourceQuotaAllocation, if it is of one. `here`:
     None while it is not known. `stale`: why an amount may be old; empty while all of them are current."""
 
     name: str
     uid: str  # of the quota on the master
     kind: str
+    of_objects: frozenset[str] = frozenset()
     allocation: str = ""
     hard: ResourceList
     used: ResourceList
@@ -66,24 +68,26 @@ class LocalQuota(msgspec.Struct, frozen=True, kw_only=True):
 
 def desired(known: KnownQuota) -> LocalQuota:
     quota, account = known.quota, known.account
-    counted = [name for name in quota.limits if quota.kind == NAMESPACES or _is_counted(name)]
+    counted = [name for name in quota.limits if name in quota.of_objects or _is_counted(name)]
     own = accounts.use(account) if account is not None else {}
     used = resources.maximum(quota.global_usage, own)
     return LocalQuota(
         name=quota.name,
         uid=quota.key.uid,
         kind=quota.kind,
+        of_objects=quota.of_objects,
         allocation=quota.allocation,
         hard=quota.limits,
         used={name: used.get(name, 0) for name in counted},
-        here=_here(account, known.source, counted) if account is not None else None,
+        here=_here(account, known.sources, counted) if account is not None else None,
         stale=_stale(known),
     )
 
 
 def in_namespace(local: LocalQuota, here: ResourceList) -> LocalQuota:
-    """Of a quota of kind namespaces, what it says in one of them. `here`: what that uses."""
-    return msgspec.structs.replace(local, here={name: here.get(name, 0) for name in local.hard})
+    """What it says in one of its namespaces. `here`: what that uses."""
+    used = {name: here.get(name, 0) for name in local.hard if name in local.of_objects}
+    return msgspec.structs.replace(local, kind=NAMESPACES, here=used)
 
 
 def by_namespace(
@@ -121,9 +125,9 @@ def _is_counted(name: str) -> bool:
     return name in names.BASE or "/" in name
 
 
-def _here(account: Account, source: str, counted: list[str]) -> ResourceList:
-    reserved = (reservation.amount for reservation in accounts.of_source(account, source).values())
-    used = resources.total((account.used.get(source, {}), *reserved))
+def _here(account: Account, sources: Sequence[str], counted: list[str]) -> ResourceList:
+    reserved = (kept.amount for source in sources for kept in accounts.of_source(account, source).values())
+    used = resources.total((*(account.used.get(source, {}) for source in sources), *reserved))
     return {name: used.get(name, 0) for name in counted if name != _BEYOND_A_CLUSTER}
 
 

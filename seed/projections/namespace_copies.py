@@ -1,5 +1,5 @@
-"""Keeps a LocalResourceQuota in each namespace that quotas of kind namespaces select in one cluster, for as long as one
-connection lasts; for a ResourceQuotaAllocation a LocalResourceQuotaAllocation.
+"""Keeps a LocalResourceQuota in each namespace that quotas count in one cluster, for as long as one connection lasts;
+for a ResourceQuotaAllocation a LocalResourceQuotaAllocation.
 
 There may be thousands, and each admission changes the totals that all of them show. So only a few are written in a
 second: those of namespaces whose own use changed before those of which only the totals changed. Nothing waits for it.

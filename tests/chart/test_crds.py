@@ -157,8 +157,10 @@ async def test_what_is_left_out_gets_its_default(api) -> None:
 
 NOT_A_QUANTITY = "is not a quantity; write a number with an optional suffix, such as 4, 500m, 16Gi, 64G or 2e3"
 KNOWN = (
-    "known are cpu, memory, storage, machines, clusters, servers, gpus, and names with a slash such as nvidia.com/gpu"
+    "known are cpu, memory, storage, machines, clusters, servers, gpus, names of core quotas such as pods and "
+    "requests.cpu, and names with a slash such as nvidia.com/gpu"
 )
+FIELD = "sum.databases.v1.example.com/spec.replicas"
 INTEGER = "the number of objects or devices must be an integer, since they are counted"
 UNIT = "memory and storage are counted in bytes; write the unit"
 NEGATIVE = "a limit cannot be negative; 0 allows none, and a resource that is not named is unlimited"
@@ -201,15 +203,10 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             (namespaces(quota={f"sum.{name}": 5}), "spec", "write sum.RESOURCE.VERSION.GROUP/spec.FIELD")
             for name in ("databases.example.com/spec.a", "databases.v1.example.com/status.a", "example.com/gpu", "a")
         ),
-        (
-            project_quota(quota={"sum.databases.v1.example.com/spec.replicas": 5}),
-            "spec",
-            "only kind namespaces adds up fields of objects",
-        ),
         (namespaces(quota={"limits.hugepages-2Mi": "5"}), "spec", "do not know: limits.hugepages-2Mi;"),
         (allocation(pod="5"), "spec.allocation.hard", "hard names a resource that core quotas do not know: pod;"),
         (project_quota(quota={"cpus": "64"}), "spec", f"quota names an unknown resource: cpus; {KNOWN}"),
-        (project_quota(quota={"pods": "64"}), "spec", "quota names an unknown resource: pods; known are"),
+        (project_quota(quota={"pod": "64"}), "spec", "quota names an unknown resource: pod; known are"),
         (project_quota(quota={}), "spec.quota", "should have at least 1 properties"),
         (project_quota(quota=None, quotas={"cpu": "64"}), "spec.quota", "Required value"),
         (project_quota(subject=None), "spec.subject", "Required value"),
@@ -271,7 +268,12 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             "spec",
             "what ResourceQuotas promise has no overrides",
         ),
-        (project_quota(scopes=["Terminating"]), "spec", "only quotas of kind namespaces have scopes"),
+        (project_quota(scopes=["Terminating"]), "spec", "scopes are for what is in namespaces; limit cpu, memory"),
+        (
+            project_quota(quota={"pods": 4}, surge={"pods": 1}),
+            "spec",
+            "surge is for the machines of projects and organizations",
+        ),
         (
             project_quota(subject={"kind": "project", "name": "alpha", "counts": "ResourceQuotas"}),
             "spec.subject",
@@ -407,6 +409,16 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             "spec.resources[0]",
             "cpu, memory, storage and machines are counted from the Machines themselves; countFrom must be Objects",
         ),
+        (
+            counted("count/deployments.apps", "Allocations"),
+            "spec.resources[0]",
+            "what is in namespaces is counted from the objects themselves; countFrom must be Objects",
+        ),
+        (
+            cluster("a", {"project": "alpha", "namespaceProjects": "Label"}),
+            "spec.namespaceProjects",
+            'supported values: "FromCluster", "FromLabel"',
+        ),
         (cluster("a", {}), "spec.project", "Required value"),
         (cluster("a", {"project": "-a"}), "spec.project", NAME),
         (
@@ -448,6 +460,13 @@ async def test_every_name_that_core_quotas_know_is_taken(api) -> None:
     known = dict.fromkeys([*object_names.PLAIN, *further], "1M")
     assert (await api.create(named(namespaces(quota=known), "every-name"))).status == 201
     assert (await api.create(named(allocation(**known), "every-name"))).status == 201
+    scoped = {"count/pods": 1, "pods": 2, "requests.cpu": "4", "hugepages-2Mi": "4Mi"}
+    for kind in ("project", "organization"):
+        subject = {"kind": kind, "name": "alpha"}
+        everything = project_quota(subject=subject, quota={**known, FIELD: 3, "cpu": 4, "machines": 2, "servers": 1})
+        assert (await api.create(named(everything, f"every-name-of-{kind}"))).status == 201
+        of_objects = project_quota(subject=subject, quota=scoped, scopes=["NotTerminating"])
+        assert (await api.create(named(of_objects, f"scoped-{kind}"))).status == 201
 
 
 @pytest.mark.parametrize("system", MIGRATED)

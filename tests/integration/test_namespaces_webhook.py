@@ -176,7 +176,7 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 break_glass_group="seedquota:break-glass",
             )
             exempt = world.cluster_cache.exempt(OWN_API_SERVER)
-            return namespaces.desired(limits, asked, OWN_API_SERVER, exempt=exempt)
+            return namespaces.desired(limits, asked, OWN_API_SERVER, exempt=exempt, shared=True)
 
         asking = NamespacedWebhook(
             cluster,

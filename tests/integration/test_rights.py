@@ -897,6 +897,7 @@ async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of
             ("", "pods/exec", "CONNECT", "Namespaced"),
             ("authentication.k8s.io", "tokenreviews", "CREATE", "Cluster"),
             ("", "pods", "CREATE", "*"),
+            ("", "nodes", "CREATE", "Cluster"),
         ):
             body = asks_about("seedquota-namespaces", group, resource, operation=operation, scope=scope)
             status, message = await send("POST", f"{HOOKS}/{KINDS[0]}", body)
@@ -907,6 +908,8 @@ async def test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of
             status, message = await send("POST", f"{HOOKS}/{kind}", body)
             assert status == expected, message
         path = f"{HOOKS}/{KINDS[0]}"
+        whose = asks_about("seedquota-namespaces", "", "namespaces", operation="UPDATE", scope="Cluster")
+        assert (await send("POST", f"{path}?dryRun=All", whose))[0] == 409, "the policy lets it: it is there already"
         assert (await send("DELETE", f"{path}/seedquota-namespaces"))[0] == 200
         secrets = asks_about("seedquota-namespaces", "", "secrets", **known)
         binding = next(each for each in rights("user-cluster-namespaces", SEED_USER) if "roleRef" in each)

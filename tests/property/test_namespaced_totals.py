@@ -35,7 +35,6 @@ from seed.kinds.namespaces.evaluators.pods import Pod
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
 from seed.kinds.namespaces.evaluators.services import Service
 from seed.kinds.namespaces.kind_informer import BY_NAMESPACE, KindInformer
-from seed.model.quota import Quota
 from seed.model.reserved_object import generation_of
 
 NAMESPACES = st.sampled_from(["a", "b", "c"])
@@ -91,9 +90,8 @@ class Totals(RuleBasedStateMachine):
             informer._reflector = Reflector(cluster, resource, indexes=indexes, on_change=informer._on_change)
 
     def counts(self, chosen: LabelSelector, limited: Any, scopes: Any) -> QuotaNamespaces:
-        quota = cast(Quota, Selecting(chosen))
         made = QuotaNamespaces(
-            self.followed, quota, Terms(limited=frozenset(limited), scopes=scopes), lambda _counting, _freed: None
+            self.followed, chosen, Terms(limited=frozenset(limited), scopes=scopes), lambda _counting, _freed: None
         )
         self.followed.add(made)
         return made
@@ -219,7 +217,7 @@ class Totals(RuleBasedStateMachine):
             generations = {}
             for (kind, namespace, _), subject in self.objects.items():
                 labels = self.namespaces.get(namespace)
-                if labels is None or not counting.quota.selects(labels) or kind not in counting.kinds:
+                if labels is None or not counting.selects(labels) or kind not in counting.kinds:
                     continue
                 evaluator = evaluator_of(kind)
                 assert evaluator is not None
@@ -233,15 +231,6 @@ class Totals(RuleBasedStateMachine):
             assert counting.totals.used == {name: amount for name, amount in total.items() if amount}
             everything = [subject.metadata.uid for subject in self.objects.values()]
             assert counting.totals.seen(everything) == generations
-
-
-class Selecting:
-    """As much of a Quota as counting needs."""
-
-    def __init__(self, chosen: LabelSelector) -> None:
-        self.selector = chosen
-
-    selects = Quota.selects
 
 
 def stamp(seconds: int) -> str:

@@ -106,7 +106,7 @@ class World:
         self.namespaces.synced.set()
         self.objects = cast(ClusterObjects, SimpleNamespace(namespaces=self.namespaces, informers={}))
         self.quota = cast(Quota, SimpleNamespace(key=SimpleNamespace(uid="quota"), ceilings=dict.fromkeys(NAMES, 99)))
-        self.counting = QuotaNamespaces(self.objects, self.quota, Terms(limited=limited), lambda *_a: None)
+        self.counting = QuotaNamespaces(self.objects, None, Terms(limited=limited), lambda *_a: None)
         self.things = found
         self.leader: Any = SimpleNamespace(
             _demands=SimpleNamespace(lists_from=lambda _uid: SINCE),
@@ -229,7 +229,7 @@ def test_a_source_that_was_never_counted_is_counted_as_far_as_it_is_listed() -> 
 def test_what_is_promised_is_in_doubt_until_core_quotas_are_listed() -> None:
     world = World([])
     terms = Terms(limited=frozenset(NAMES), promises=True)
-    world.counting = QuotaNamespaces(world.objects, world.quota, terms, lambda *_a: None)
+    world.counting = QuotaNamespaces(world.objects, None, terms, lambda *_a: None)
     assert world.counting.doubtful(SINCE) == set(NAMES)
     world.list(RESOURCE_QUOTAS, SINCE)
     assert world.counting.doubtful(SINCE) == set(NAMES), "the list is too old"

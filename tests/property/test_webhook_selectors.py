@@ -14,7 +14,7 @@ from common.api.label_selector import LabelRequirement, LabelSelector
 from common.api.types import ResourceQuota
 from seed.kinds.namespaces.configuration import desired, limits_of
 from seed.model.quota import Quota, parse_quota
-from seed.model.selected_namespaces import METADATA_NAME, Exempt
+from seed.model.selected_namespaces import METADATA_NAME, Exempt, picks
 from seed.registration.configuration import WebhookServer
 from seed.registration.disjoint_selectors import region, requirements_of
 
@@ -59,10 +59,16 @@ def quota(selector: LabelSelector, kinds: set[str]) -> Quota:
     return found
 
 
+def picked(quota: Quota) -> LabelSelector:
+    assert quota.selector is not None
+    return quota.selector
+
+
 def calls(quotas: list[Quota], labels: Mapping[str, str], exempt: Exempt) -> dict[tuple[str, str], int]:
     """By kind and operation, how many webhooks the API server calls."""
     found: dict[tuple[str, str], int] = {}
-    for webhook in desired([limits_of(each) for each in quotas], SERVER, "c", exempt=exempt).webhooks[:-1]:
+    limits = [limits_of(quota, picked(quota)) for quota in quotas]
+    for webhook in desired(limits, SERVER, "c", exempt=exempt, shared=False).webhooks[:-1]:
         if not label_selector.matches(msgspec.convert(webhook["namespaceSelector"], LabelSelector), labels):
             continue
         for rule in webhook["rules"]:  # type: ignore[attr-defined]
@@ -79,8 +85,9 @@ def test_each_creation_that_a_quota_counts_is_asked_about_once(
     exempt = msgspec.structs.replace(EXEMPT, unless_named=unless_named)
     quotas = [quota(selector, kinds) for selector, kinds in given]
     for labels in labelled():
-        selecting = [each for each in quotas if each.selects(labels, exempt)]
-        wanted = {(rule.resource, rule.operation) for each in selecting for rule in limits_of(each).asked}
+        selecting = [each for each in quotas if picks(picked(each), labels, exempt)]
+        asked = (limits_of(each, picked(each)).asked for each in selecting)
+        wanted = {(rule.resource, rule.operation) for each in asked for rule in each}
         assert calls(quotas, labels, exempt) == dict.fromkeys(wanted, 1)
 
 

@@ -18,7 +18,7 @@ from common.quota.account import Account, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
 from seed.admission.refusal import Refusal
-from seed.model.quota import NAMESPACES, Quota
+from seed.model.quota import Quota
 from tests.sim.servers import name_of
 
 
@@ -252,7 +252,7 @@ class Truth:
         thing = wish.thing
         for quota in quotas:
             uid = quota.key.uid
-            all_kept = quota.kind != NAMESPACES and not self.keeps_limited
+            all_kept = not quota.of_objects and not self.keeps_limited
             need = wish.need if all_kept else resources.only(wish.need, quota.limits)
             if repeated and wish.needs.get(uid) == need:
                 continue

@@ -12,7 +12,7 @@ from seed.accounts import source_count
 from seed.accounts.controller import Accounts
 from seed.admission.admitter import Admission
 from seed.admission.quota_claim import QuotaClaim
-from seed.kinds.namespaces import admission, same_write
+from seed.kinds.namespaces import admission, same_write, source
 from seed.kinds.namespaces import cache as namespace_cache
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import Selection
@@ -20,7 +20,6 @@ from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespace
 from seed.kinds.namespaces.evaluators import namespaced
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.same_write import SameWrites
-from seed.kinds.namespaces.source import NamespacedSources
 from seed.kinds.namespaces.totals import ObjectTotals
 from seed.model.quota import Quota
 from seed.model.reserved_object import generation_of
@@ -75,7 +74,7 @@ async def no_cancel(*_arguments: object) -> None:
 
 
 async def what_the_watch_has(
-    objects: ClusterObjects, quota: Quota, evaluator: Any, namespace: str, name: str, _uid: str
+    objects: ClusterObjects, selector: Any, evaluator: Any, namespace: str, name: str, _uid: str
 ) -> int | None:
     informer = objects.informers.get(evaluator)
     found = informer.get(f"{namespace}/{name}") if informer is not None else None
@@ -83,17 +82,17 @@ async def what_the_watch_has(
 
 
 async def only_in_a_selected_namespace(
-    objects: ClusterObjects, quota: Quota, evaluator: Any, namespace: str, name: str, uid: str
+    objects: ClusterObjects, selector: Any, evaluator: Any, namespace: str, name: str, uid: str
 ) -> int | None:
     """... as far as the watch knows."""
     inside: Any = objects.namespaces.store.get(namespace)
-    if inside is None or not quota.selects(inside.metadata.labels):
+    if inside is None or not objects.selects(selector, inside.metadata.labels):
         return None
-    return await _generation(objects, quota, evaluator, namespace, name, uid)
+    return await _generation(objects, selector, evaluator, namespace, name, uid)
 
 
-def only_what_is_limited_now(sources: NamespacedSources, quota: Quota) -> Terms:
-    return Terms(limited=frozenset(quota.limits), scopes=quota.scopes)
+def only_what_is_limited_now(quota: Quota, _granted: object = ()) -> Terms:
+    return Terms(limited=quota.of_objects, scopes=quota.scopes)
 
 
 def never_behind(self: Any, cluster: str, namespace: str) -> Selection:
@@ -260,7 +259,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what was limited once is not read any more",
-        ((NamespacedSources, "_terms", only_what_is_limited_now),),
+        ((source, "terms_of", only_what_is_limited_now),),
         (*FOCUS, "names"),
         BUDGET,
     ),

@@ -62,9 +62,10 @@ class _Asking:
         self._asked.quotas = list(found.quotas)
         return found
 
-    async def read(self, cluster: str, namespace: str) -> list[Quota]:
-        self._asked.quotas = await self._cache.read(cluster, namespace)
-        return self._asked.quotas
+    async def read(self, cluster: str, namespace: str) -> Selection:
+        found = await self._cache.read(cluster, namespace)
+        self._asked.quotas = list(found.quotas)
+        return found
 
     def connection(self, cluster: str) -> Cluster:
         self._cache.connection(cluster)  # raises what it raises
@@ -148,7 +149,7 @@ def summed_anew(source: NamespacedSource) -> ResourceList:
     selected = {
         found.metadata.name
         for found in counted.objects.namespaces.store.values()
-        if counted.quota.selects(found.metadata.labels)
+        if counted.selects(found.metadata.labels)
     }
     if counted.terms.promises:
         inside: dict[str, list[ResourceList]] = {name: [] for name in selected}

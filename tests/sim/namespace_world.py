@@ -8,7 +8,7 @@ as it has been counted everywhere it occupies the limit as if it had been (`tigh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,7 +36,6 @@ from tests.sim.seed_side import WEBHOOK_TIMEOUT, Decided, Replica
 from tests.sim.servers import LABELLED, PARTICIPANT, Copy, Machine, ObjectMeta, Source, Spec, label_of, uid_of
 from tests.sim.world import SIZES, Answered, Site, World
 
-LABELS = (("a",), ("a",), ("b",), ("a", "b"), ("a", "b"), ())
 OLDEST = 28.0  # seconds that labels may be old by which a replica decides: 25 by its clock
 MOST_NAMESPACES = 4
 WITHOUT = ("rollouts", "projects", "restore_source")  # of Machines alone
@@ -52,14 +51,14 @@ def _configured(
         SimpleNamespace(
             selector=LabelSelector(match_labels={label: ""}),
             promises=promises,
-            limits=dict.fromkeys(sorted(limits), 0),
+            of_objects=limits,
             scopes=(),
         )
         for label, promises, limits in sorted(quotas, key=str)
     ]
     server = WebhookServer(base_url="https://seed", token=lambda _kind: "token", ca_bundle=b"")
-    limits = [limits_of(cast("Quota", quota)) for quota in found]
-    written: list[Any] = desired(limits, server, "cluster", exempt=Exempt()).webhooks
+    limited = [limits_of(quota, quota.selector) for quota in cast("list[Any]", found)]
+    written: list[Any] = desired(limited, server, "cluster", exempt=Exempt(), shared=False).webhooks
     return [
         (
             webhook["name"],
@@ -76,6 +75,7 @@ class NamespaceWorld(World):
     evaluator: NamespacedEvaluator[Any] = namespaces.PODS_EVALUATOR  # of the objects that cost
     make = staticmethod(namespaces.pod)
     subject = LABELLED  # begins that of a quota
+    labels: Sequence[tuple[str, ...]] = (("a",), ("a",), ("b",), ("a", "b"), ("a", "b"), ())  # of a namespace
 
     def _make_quotas(self) -> None:
         for name in WITHOUT:
@@ -98,14 +98,17 @@ class NamespaceWorld(World):
 
     def _make_namespace(self, cluster: NamespacedCluster) -> str:
         name = f"n{self.token()}"
-        cluster.label(name, self.rng.choice(LABELS))
+        cluster.label(name, self.rng.choice(self.labels))
         return name
 
     # What is selected ----------------------------------------------------------------------------------------------
 
     def _selects(self, spec: Spec, source: Source, namespace: str) -> bool:
         assert isinstance(source, NamespacedCluster), "there are no others here"
-        return source.participates and label_of(spec.subject) in source.labelled(namespace)
+        return source.participates and self._picks(spec.subject, source.labelled(namespace))
+
+    def _picks(self, subject: str, labels: Mapping[str, str]) -> bool:
+        return label_of(subject) in labels
 
     def _applying(self, thing: Thing) -> list[Spec]:
         source = self._cluster(thing)
@@ -149,11 +152,11 @@ class NamespaceWorld(World):
 
     def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         total: dict[str, int] = {}
-        label = label_of(subject)
         for source in site.sources.values():
             assert isinstance(source, NamespacedCluster), "there are no others here"
             for uid, machine in source.machines.items():
-                if source.participates and label in source.labelled(source.inside[uid]) and uid not in without:
+                picked = source.participates and self._picks(subject, source.labelled(source.inside[uid]))
+                if picked and uid not in without:
                     for name, amount in machine.resources.items():
                         total[name] = total.get(name, 0) + amount
         return total
@@ -250,9 +253,9 @@ class NamespaceWorld(World):
 
         def heard(no: Refusal | None, quotas: list[Quota], repeated: bool = False) -> None:
             since = source.labelled_since(inside, began - OLDEST)
-            always = set.intersection(*({*labels} for labels in since)) if since else set()
             known = self._known_to(replica, source, wish)
-            there.update(uid for uid, label in known.items() if uid in before and label in always)
+            always = (uid for uid, of in known.items() if since and all(self._picks(of, labels) for labels in since))
+            there.update(uid for uid in always if uid in before)
             if not repeated:
                 wish.verdicts.append((no, reads))
             wish.reads = next((found for told, found in reversed(wish.verdicts) if told is no), reads)
@@ -276,14 +279,14 @@ class NamespaceWorld(World):
         return Beside({}, {})
 
     def _known_to(self, replica: Replica, source: NamespacedCluster, wish: Wish) -> dict[str, str]:
-        """By uid: the labels of quotas that count some of it, so far as the replica has heard of them."""
+        """By uid: the subjects of quotas that count some of it, so far as the replica has heard of them."""
         view = replica.view
         if not view.cluster_cache.takes_part(source.key):
             return {}
         return {
-            quota.key.uid: next(iter(quota.selector.match_labels))
-            for quota in view.quota_cache.namespace_quotas()
-            if quota.selector is not None and resources.only(wish.need, quota.limits)
+            quota.key.uid: view.copies[quota.name].subject
+            for quota in view.quota_cache.object_quotas()
+            if quota.name in view.copies and resources.only(wish.need, quota.limits)
         }
 
     def _verdict(
@@ -322,7 +325,7 @@ class NamespaceWorld(World):
         elif chance < 0.3:
             self.take_part(site, source, takes_part=not source.participates)
         else:
-            self.relabel(source, self.rng.choice(names), self.rng.choice(LABELS))
+            self.relabel(source, self.rng.choice(names), self.rng.choice(self.labels))
 
     def relabel(self, source: NamespacedCluster, name: str, labels: Collection[str]) -> None:
         if self.tracing:

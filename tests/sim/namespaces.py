@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from common.api.labels import PROJECT_LABEL
 from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object, ObjectMeta, object_key
 from common.kube.client.resource import Listing
@@ -23,7 +24,7 @@ from seed.kinds.namespaces.evaluators import resource_quotas
 from seed.kinds.namespaces.evaluators.namespaced import Counting, NamespacedEvaluator, Terms
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, CoreQuotaSpec
 from seed.kinds.namespaces.kind_informer import BY_NAMESPACE
-from tests.sim.servers import PARTICIPANT, Machine, Source, away, uid_of
+from tests.sim.servers import PARTICIPANT, TENANTS, Machine, Source, away, uid_of
 
 if TYPE_CHECKING:
     from tests.sim.loop import Clock
@@ -94,7 +95,9 @@ def core_quota(name: str, namespace: str, size: ResourceList, generation: int) -
 
 
 def namespace(name: str, labels: Collection[str]) -> Namespace:
-    return Namespace(metadata=LabelledMeta(name=name, uid=name, labels=dict.fromkeys(sorted(labels), "")))
+    """A label that is the name of one of TENANTS says that it is of that project."""
+    found = dict((PROJECT_LABEL, label) if label in TENANTS else (label, "") for label in sorted(labels))
+    return Namespace(metadata=LabelledMeta(name=name, uid=name, labels=found))
 
 
 Make = Callable[[str, str, ResourceList, int], Object]

@@ -33,6 +33,7 @@ import seed.kinds.namespaces.cache
 import seed.kinds.namespaces.cluster_objects
 import seed.kinds.namespaces.evaluators.resource_quotas
 import seed.kinds.namespaces.source
+import seed.kinds.namespaces.terms
 import seed.ledger.batcher
 import seed.ledger.store_generation
 import seed.ledger.writer
@@ -87,6 +88,8 @@ _REPLACED = (
     (seed.cache.quotas, "parse_quota", lambda copy, in_cluster: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
     (seed.kinds.namespaces.cache, "time", _time),
+    (seed.kinds.namespaces.cache, "object_names", SimpleNamespace(of_objects=frozenset)),
+    (seed.kinds.namespaces.terms, "object_names", SimpleNamespace(of_objects=frozenset)),  # of whoever has namespaces
     # Also where the master's objects stand for themselves, a quota has a copy here, and the master's uid.
     (seed.accounts.controller, "original_uid", lambda found, in_cluster: found.metadata.labels.get(UID_LABEL, "")),
     (seed.kinds.allocations.evaluator, "UNIT", 1),  # sizes are small

@@ -134,7 +134,10 @@ def _cluster(key: str, project: str) -> UserCluster:
     spec = UserClusterSpec(project=project)
     if project == PARTICIPANT:
         spec = UserClusterSpec(
-            project=project, namespace_quotas="Enabled", kubeconfig_secret_ref=SecretRef(name="kubeconfig")
+            project=project,
+            namespace_quotas="Enabled",
+            namespace_projects="FromLabel",
+            kubeconfig_secret_ref=SecretRef(name="kubeconfig"),
         )
     return UserCluster(metadata=ObjectMeta(namespace=namespace, name=name, uid=key), spec=spec)
 

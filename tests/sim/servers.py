@@ -80,6 +80,7 @@ class Leases:
 
 
 EVERYBODY = "all"  # the organization of all projects
+TENANTS, OF_TENANTS = ("x", "y"), "xy"  # projects that have namespaces, and their organization
 PARTICIPANT = "p"  # the project of the clusters that take part in quotas of namespaces; nothing limits it
 LABELLED = "labelled:"  # begins the subject of a quota of kind namespaces: it selects those with the label that follows
 PROMISED = "promised:"  # ... and of one that counts what core ResourceQuotas promise there
@@ -127,6 +128,7 @@ class Copy(msgspec.Struct, frozen=True):
             selector=LabelSelector(match_labels={label: ""}) if label else None,
             promises=self.subject.startswith(PROMISED),
             limits=surge.regular(self.limits),
+            of_objects=frozenset(self.limits if label or self.subject in (*TENANTS, OF_TENANTS) else ()),
             surge=surge.beyond(self.limits),
             ceilings=self.limits,
             enforced=True,
@@ -153,7 +155,7 @@ def label_of(subject: str) -> str:
 def _kind(subject: str) -> str:
     if label_of(subject):
         return NAMESPACES
-    return "organization" if subject == EVERYBODY else "project"
+    return "organization" if subject in (EVERYBODY, OF_TENANTS) else "project"
 
 
 class QuotaObject(Object, frozen=True, kw_only=True):

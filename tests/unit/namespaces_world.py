@@ -9,7 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from common.api.labels import UID_LABEL
-from common.api.types import ResourceQuota, SeedCopy, UserCluster
+from common.api.types import Project, ResourceQuota, SeedCopy, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.controller.store import Change
 from seed.cache.clusters import ClusterCache
@@ -36,7 +36,7 @@ class World:
     def changed(self) -> None:
         self.changes += 1
 
-    def quota(self, name: str, limits: Mapping[str, str] = PODS, **subject: object) -> Quota:
+    def quota(self, name: str, limits: Mapping[str, str] = PODS, /, **subject: object) -> Quota:
         self.generation += 1
         labels = {UID_LABEL: f"{name}-uid"}
         body: dict[str, Any] = {
@@ -51,14 +51,35 @@ class World:
     def remove(self, quota: str) -> None:
         self.quotas._put(quota, None)
 
-    def cluster(self, name: str, participation: str = "Enabled", **labels: str) -> None:
-        spec = {"project": "alpha", "kubeconfigSecretRef": {"name": name}, "namespaceQuotas": participation}
+    def cluster(
+        self,
+        name: str,
+        participation: str = "Enabled",
+        *,
+        project: str = "alpha",
+        of: str = "FromCluster",
+        **labels: str,
+    ) -> None:
+        spec = {"project": project, "kubeconfigSecretRef": {"name": name}, "namespaceQuotas": participation}
+        spec["namespaceProjects"] = of
         metadata = {"name": name, "namespace": "alpha", "uid": f"{name}-uid", "labels": labels}
         made = msgspec.convert({"metadata": metadata, "spec": spec}, UserCluster)
         store = self.clusters.user_clusters.store
         before = store.get(made.metadata.key)
         store._set(made.metadata.key, made)
         self.clusters._cluster_changed(Change(before, made))
+
+    def project(self, name: str, organization: str | None) -> None:
+        """None: its copy goes."""
+        store = self.quotas.projects.store
+        before, after = store.get(name), None
+        if organization is not None:
+            body = {"metadata": {"name": name, "uid": name}, "spec": {"organization": organization}}
+            after = msgspec.convert(body, Project)
+            store._set(name, after)
+        else:
+            store._remove(name)
+        self.quotas._project_changed(Change(before, after))
 
     def seed(self, participation: str) -> None:
         spec = {"copyOf": "uid", "namespaceQuotas": participation}

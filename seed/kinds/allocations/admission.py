@@ -78,7 +78,7 @@ class AllocationAdmission:
             return _unavailable(project, "this seed is not in the master's own cluster, as far as is known yet")
         if (undecided := self._admission.undecided()) is not None:
             return undecided
-        if any(self._quota_cache.may_belong(Consumer(project), name) for name in need):
+        if self._quota_cache.may_belong(Consumer(project), lambda limits: not need.keys().isdisjoint(limits)):
             return _unavailable(project, denial.limits_missing(project))
         return None
 

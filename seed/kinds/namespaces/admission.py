@@ -22,11 +22,12 @@ from seed.admission.types import Confirm, Request, Verdict, refused
 from seed.kinds.namespaces.cache import Selection
 from seed.kinds.namespaces.evaluators import fields, namespaced, resource_quotas
 from seed.kinds.namespaces.evaluators.fields import Replicas
-from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Refused, Terms, Write
+from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Refused, Write
 from seed.kinds.namespaces.evaluators.resource_quotas import Promise
 from seed.kinds.namespaces.promises import Connected, Exists, NotReadable, confirming, others
 from seed.kinds.namespaces.same_write import SameWrites
 from seed.kinds.namespaces.scaled_fields import scaled_fields
+from seed.kinds.namespaces.terms import terms_of
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.model.reserved_object import generation_after, object_in_namespace
@@ -48,7 +49,7 @@ class Selecting(Connected, Protocol):
 
     def select(self, cluster: str, namespace: str) -> Selection: ...
 
-    async def read(self, cluster: str, namespace: str) -> list[Quota]: ...
+    async def read(self, cluster: str, namespace: str) -> Selection: ...
 
 
 class _Parts(Generic[ObjectT]):
@@ -180,7 +181,7 @@ class NamespacedAdmission:
         """What a Scale sets, where quotas count fields of the kind: by version. Raises NotReadable."""
         if write.subresource != fields.SCALE:
             return {}
-        counting = (fields.evaluator_of(kind, quota.limits) for quota in quotas)
+        counting = (fields.evaluator_of(kind, quota.of_objects) for quota in quotas)
         versions = {evaluator.version for evaluator in counting if evaluator is not None}
         return await scaled_fields(self._namespaces, cluster, kind, versions, deadline - RESERVING) if versions else {}
 
@@ -192,8 +193,14 @@ class NamespacedAdmission:
     async def _quotas_of(self, cluster: str, namespace: str, deadline: float) -> Sequence[Quota]:
         """Raises Unknown."""
         found = self._namespaces.select(cluster, namespace)
-        if found.known and found.quotas:
-            return found.quotas
+        if not found.known or not found.quotas:
+            found = await self._read(cluster, namespace, deadline)
+        if found.awaited:
+            raise Unknown(denial.limits_missing(found.awaited))
+        return found.quotas
+
+    async def _read(self, cluster: str, namespace: str, deadline: float) -> Selection:
+        """Raises Unknown."""
         # An API server asks only about namespaces that some quota selects: this one was labelled a moment ago.
         try:
             async with asyncio.timeout_at(deadline - RESERVING):
@@ -212,7 +219,7 @@ def _need(
     evaluator: NamespacedEvaluator[ObjectT], quota: Quota, write: Write[ObjectT], replicas: Replicas
 ) -> ResourceList:
     """Raises Refused."""
-    terms = Terms(limited=frozenset(quota.limits), scopes=quota.scopes)
+    terms = terms_of(quota)
     of_fields = fields.evaluator_of(evaluator.resource, terms.limited)
     if of_fields is None:
         return namespaced.added(evaluator, terms, write)

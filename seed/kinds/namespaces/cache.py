@@ -1,4 +1,4 @@
-"""The namespaces of the clusters that take part in quotas of kind namespaces, and which quotas count each of them.
+"""The namespaces of the clusters that take part, and which quotas count each of them.
 
 Every replica keeps this for admission. The leader counts by watch caches of its own (cluster_objects.py): it has to
 list them anew when counting demands it.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -36,13 +36,15 @@ from common.kube.client.reach import DEFAULT, Reach
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
+from common.quota import object_names
 from common.runtime.listeners import Listeners
 from common.runtime.unexpected import kept_task
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import FRESH
+from seed.model.consumer import Consumer
 from seed.model.quota import Quota
-from seed.model.selected_namespaces import ByLabel
+from seed.model.selected_namespaces import EVERY, ByLabel, picks
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +77,12 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Namespace, mos
 
 
 class Selection(NamedTuple):
-    """`known`: False while the cache may be behind; then `quotas` may lack some, or have one too many."""
+    """`known`: False while the cache may be behind; then `quotas` may lack some, or have one too many. `awaited`: the
+    project that the namespace is of, if what limits that has not come from the master yet."""
 
     quotas: list[Quota]
     known: bool
+    awaited: str = ""
 
 
 class _Watched:
@@ -146,20 +150,32 @@ class NamespaceCache:
             return Selection([], known=False)
         # Nothing can be created in a namespace that is being deleted. Who asks about that is in another of its name.
         known = found.metadata.deletion_timestamp is None and watched.usable(time.monotonic())
-        return Selection(self.select_by(cluster, found.metadata.labels), known=known)
+        return self._selection(cluster, found.metadata.labels, known=known)
 
     def select_by(self, cluster: str, labels: Mapping[str, str]) -> list[Quota]:
         """The quotas that count a namespace with these labels there, in the order of their names."""
+        return self._selection(cluster, labels, known=True).quotas
+
+    def _selection(self, cluster: str, labels: Mapping[str, str], *, known: bool) -> Selection:
+        """A quota of kind namespaces is found by one of the labels that it asks for, others by the project that the
+        namespace is of."""
         if self._by_label is None:
             quotas = self._quota_cache.namespace_quotas()
             self._by_label = ByLabel((quota.name, quota.selector) for quota in quotas if quota.selector is not None)
-        exempt = self._cluster_cache.exempt(cluster)
-        found = (self._quota_cache.quota(name) for name in sorted(self._by_label.candidates(labels)))
-        return [
+        exempt, covers = self._cluster_cache.exempt(cluster), self._cluster_cache.covers
+        labelled = (self._quota_cache.quota(name) for name in self._by_label.candidates(labels))
+        found = [
             quota
-            for quota in found
-            if quota is not None and self._cluster_cache.covers(quota, cluster) and quota.selects(labels, exempt)
+            for quota in labelled
+            if quota is not None and quota.selector is not None and picks(quota.selector, labels, exempt)
         ]
+        project, awaited = self._cluster_cache.project_in(cluster, labels), ""
+        if project and picks(EVERY, labels, exempt):
+            consumer = Consumer(project)
+            found += self._quota_cache.quotas_of(consumer)
+            awaited = project if self._quota_cache.may_belong(consumer, _limit_objects) else ""
+        quotas = sorted((quota for quota in found if covers(quota, cluster)), key=lambda quota: quota.name)
+        return Selection(quotas, known, awaited)
 
     def _spec_changed(self, _name: str) -> None:
         self._by_label = None
@@ -172,10 +188,12 @@ class NamespaceCache:
         watched.check_same()
         return watched.cluster
 
-    async def read(self, cluster: str, namespace: str) -> list[Quota]:
+    async def read(self, cluster: str, namespace: str) -> Selection:
         """By a consistent read. A namespace that is not there is in no quota. Raises ApiError."""
         found = await self.connection(cluster).find(NAMESPACES, namespace)
-        return self.select_by(cluster, found.metadata.labels) if found is not None else []
+        if found is None:
+            return Selection([], known=True)
+        return self._selection(cluster, found.metadata.labels, known=True)
 
     def problem(self, cluster: str) -> str | None:
         """Why nothing is known of its namespaces now."""
@@ -274,6 +292,10 @@ class NamespaceCache:
         )
         watched.cluster, watched.reflector = cluster, reflector
         await reflector.run()
+
+
+def _limit_objects(limits: Iterable[str]) -> bool:
+    return bool(object_names.of_objects(limits))
 
 
 def _is_same(known: UserCluster | None, present: UserCluster | None) -> bool:

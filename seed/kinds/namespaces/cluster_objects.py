@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import Any
 
+from common.api.label_selector import LabelSelector
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Malformed, Unavailable
 from common.kube.client.meta import Object
@@ -26,9 +27,8 @@ from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Ter
 from seed.kinds.namespaces.evaluators.registry import evaluators_of
 from seed.kinds.namespaces.kind_informer import KindInformer, Unread, find_kind
 from seed.kinds.namespaces.promise_totals import PromiseTotals, totals_of
-from seed.model.quota import Quota
 from seed.model.reserved_object import generation_of
-from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt
+from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt, picks
 from seed.usage.source import NOT_LISTED, Generation, Problem, Taken
 
 UNREACHABLE = "Unreachable"
@@ -42,17 +42,17 @@ LONGEST_WAIT = 60.0  # ... between two looks at the clock, which may be set
 
 
 class QuotaNamespaces:
-    """`on_change(itself, freed)` is called when what is counted changes."""
+    """`selector`: of its namespaces; None: it has none. `on_change(itself, freed)`: what is counted has changed."""
 
     def __init__(
         self,
         objects: ClusterObjects,
-        quota: Quota,
+        selector: LabelSelector | None,
         terms: Terms,
         on_change: Callable[[QuotaNamespaces, bool], None],
     ) -> None:
         self.objects = objects
-        self.quota = quota
+        self.selector = selector
         self.totals = totals_of(terms)
         self.selected: set[str] = set()  # namespaces
         self.untaken: dict[str, tuple[str, str]] = {}  # by uid: namespace and name of what could not be counted
@@ -64,9 +64,9 @@ class QuotaNamespaces:
     def terms(self) -> Terms:
         return self.totals.terms
 
-    def counts(self, quota: Quota, terms: Terms) -> bool:
-        """Exactly this."""
-        return self.terms == terms and self.quota.selector == quota.selector
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether it counts a namespace with these labels."""
+        return self.objects.selects(self.selector, labels)
 
     @property
     def kinds(self) -> Set[GroupResource]:
@@ -197,7 +197,7 @@ class ClusterObjects:
         self._counting.add(counting)
         self._follow()
         for namespace in self.namespaces.store.values():
-            if counting.quota.selects(namespace.metadata.labels, self._exempt):
+            if counting.selects(namespace.metadata.labels):
                 self._enter(counting, namespace.metadata.name)
 
     def discard(self, counting: QuotaNamespaces) -> None:
@@ -205,6 +205,9 @@ class ClusterObjects:
         for name in [name for name, selecting in self._selecting.items() if counting in selecting]:
             self._forget(counting, name)
         self._follow()
+
+    def selects(self, selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+        return selector is not None and picks(selector, labels, self._exempt)
 
     def problem(self, counting: QuotaNamespaces | None) -> Problem | None:
         """Why it cannot be counted wholly."""
@@ -233,7 +236,7 @@ class ClusterObjects:
         return found
 
     async def generation(
-        self, quota: Quota, evaluator: NamespacedEvaluator[Any], namespace: str, name: str, uid: str
+        self, selector: LabelSelector | None, evaluator: NamespacedEvaluator[Any], namespace: str, name: str, uid: str
     ) -> Generation:
         """By consistent lists; None also for an object that the quota does not count. Raises ApiError."""
         informer, kind = self.informers.get(evaluator), evaluator.resource
@@ -251,7 +254,7 @@ class ClusterObjects:
         if found is None:
             return Taken.TAKEN if listing.items else None
         inside = await self._cluster.find(NAMESPACES, namespace)
-        if inside is None or not quota.selects(inside.metadata.labels, self._exempt):
+        if inside is None or not self.selects(selector, inside.metadata.labels):
             return None
         return generation_of(found.metadata)
 
@@ -276,7 +279,7 @@ class ClusterObjects:
         name = namespace.metadata.name
         for counting in list(self._counting):
             before = counting in self._selecting.get(name, ())
-            after = change.new is not None and counting.quota.selects(change.new.metadata.labels, self._exempt)
+            after = change.new is not None and counting.selects(change.new.metadata.labels)
             if after and not before:
                 self._enter(counting, name)
                 counting.on_change(counting, False)

@@ -2,6 +2,9 @@
 
 Webhooks have the selectors of the quotas, so that an API server evaluates them itself: what is in other namespaces, and
 of other kinds, never waits. All of them lead to the same URL, and about one creation one of them is called.
+
+Where a label says whose a namespace is, one more asks about writes of that label by users who may not decide it
+(project_label.py).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.quota import object_names, scopes
 from common.quota.object_names import PODS, RESOURCE_QUOTAS, GroupResource
+from seed.kinds.namespaces import project_label
 from seed.kinds.namespaces.evaluators.namespaced import CREATE, UPDATE, NamespacedEvaluator, Terms
 from seed.kinds.namespaces.evaluators.persistent_volume_claims import CLASS_ANNOTATION
 from seed.kinds.namespaces.evaluators.registry import evaluators_of
@@ -32,6 +36,7 @@ from seed.registration.configuration import (
     WebhookConfiguration,
     WebhookServer,
     configuration,
+    only_break_glass,
     rule,
     same,
 )
@@ -95,14 +100,14 @@ class Limits(msgspec.Struct, frozen=True):
     read: frozenset[str] = frozenset()
 
 
-def limits_of(quota: Quota, unserved: Set[GroupResource] = frozenset()) -> Limits:
-    """`unserved`: kinds that the cluster serves in another version than a quota names. By a rule of that version it
-    would ask nothing; so it asks about each version, and what the quota cannot read is refused."""
-    assert quota.selector is not None, "a quota of kind namespaces has one"
+def limits_of(quota: Quota, selector: LabelSelector, unserved: Set[GroupResource] = frozenset()) -> Limits:
+    """`selector`: of the namespaces that the quota counts in the cluster. `unserved`: kinds that the cluster serves in
+    another version than a quota names. By a rule of that version it would ask nothing; so it asks about each version,
+    and what the quota cannot read is refused."""
     if quota.promises:
-        return Limits(quota.selector, frozenset(Asked("", RESOURCE_QUOTAS.resource, each) for each in (CREATE, UPDATE)))
+        return Limits(selector, frozenset(Asked("", RESOURCE_QUOTAS.resource, each) for each in (CREATE, UPDATE)))
     timed = any(scope.scope_name in (scopes.TERMINATING, scopes.NOT_TERMINATING) for scope in quota.scopes)
-    evaluators = evaluators_of(Terms(limited=frozenset(quota.limits)))
+    evaluators = evaluators_of(Terms(limited=quota.of_objects))
     asked = {
         rule
         for counted, evaluator in evaluators.items()
@@ -116,8 +121,8 @@ def limits_of(quota: Quota, unserved: Set[GroupResource] = frozenset()) -> Limit
         for kind, evaluator in evaluators.items()
         if evaluator.version and kind not in unserved
     }
-    read = {found.path[1] for name in quota.limits if (found := object_names.field(name)) is not None}
-    return Limits(quota.selector, frozenset(asked), frozenset(versions), frozenset(read))
+    read = {found.path[1] for name in quota.of_objects if (found := object_names.field(name)) is not None}
+    return Limits(selector, frozenset(asked), frozenset(versions), frozenset(read))
 
 
 def _asked(evaluator: NamespacedEvaluator[Any]) -> Iterable[Asked]:
@@ -127,9 +132,11 @@ def _asked(evaluator: NamespacedEvaluator[Any]) -> Iterable[Asked]:
             yield Asked(of.group, f"{of.resource}/{part}" if part else of.resource, operation)
 
 
-def desired(limits: Sequence[Limits], server: WebhookServer, caller: str, *, exempt: Exempt) -> WebhookConfiguration:
+def desired(
+    limits: Sequence[Limits], server: WebhookServer, caller: str, *, exempt: Exempt, shared: bool
+) -> WebhookConfiguration:
     """`limits`: of the quotas that count namespaces of the cluster. `caller`: whom the token in the URL proves.
-    It holds a token: never log it."""
+    `shared`: labels there say whose a namespace is. It holds a token: never log it."""
     entries, of_updates = _entries(limits, exempt), _of_updates(frozenset[str]().union(*(each.read for each in limits)))
     webhooks: list[Webhook] = []
     for number, (place, asked) in enumerate(entries):
@@ -146,6 +153,15 @@ def desired(limits: Sequence[Limits], server: WebhookServer, caller: str, *, exe
                     namespaces=_wire(place),
                     conditions=conditions,
                 ).webhooks
+    if shared:
+        webhooks += configuration(
+            NAME,
+            f"{project_label.WEBHOOK}.{SUFFIX}",
+            server,
+            server.url(KIND, caller),
+            rules=[rule("", ["*"], project_label.RESOURCES, CREATE, UPDATE, scope="Cluster")],
+            conditions=project_label.CONDITIONS,
+        ).webhooks
     if webhooks:
         webhooks.append(_canary(webhooks[0], version_of(webhooks)))
     return WebhookConfiguration(metadata=ObjectMeta(name=NAME, labels=LABELS), webhooks=webhooks)
@@ -189,7 +205,7 @@ def _canary(webhook: Webhook, version: str) -> Webhook:
     """It is called at the same URL, for nothing but canaries. Its name changes with what the others ask, so whoever is
     refused by it knows that the API server has taken up all of this configuration."""
     return {
-        **webhook,
+        **only_break_glass(webhook),
         "name": f"canary-{version}.{SUFFIX}",
         "rules": [rule(_REVIEWS.group, [_REVIEWS.version], [_REVIEWS.plural], CREATE, scope="Cluster")],
         "namespaceSelector": {},

@@ -1,4 +1,4 @@
-"""What the leader does for quotas of kind namespaces in each cluster that takes part: it counts, asks and shows."""
+"""What the leader does for objects in the namespaces of each cluster that takes part: it counts, asks and shows."""
 
 from __future__ import annotations
 
@@ -87,8 +87,11 @@ class CountedNamespaces(CountedKind):
         wanted = term.replica.wanted.on_seed if key == OWN_API_SERVER else term.replica.wanted.in_cluster
 
         def desired(limits: Sequence[Limits]) -> WebhookConfiguration:
-            exempt = term.replica.caches.clusters.exempt(key)
-            return wanted(caller, lambda server: configuration.desired(limits, server, caller, exempt=exempt))
+            clusters = term.replica.caches.clusters
+            exempt, shared = clusters.exempt(key), clusters.is_shared(key)
+            return wanted(
+                caller, lambda server: configuration.desired(limits, server, caller, exempt=exempt, shared=shared)
+            )
 
         return NamespacedWebhook(
             cluster,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from common.api.conditions import some
 from common.kube.client.api_client import Cluster
@@ -99,6 +99,7 @@ class NamespacedWebhook:
         """Until cancelled. The configuration stays."""
         stops = [
             self._quota_cache.on_spec(lambda _name: self.configuration_changed()),
+            self._quota_cache.on_members(lambda _name: self.configuration_changed()),
             self._cluster_cache.on_participants(self.configuration_changed),
             self._registry.on_account(self._account_changed),
         ]
@@ -157,23 +158,27 @@ class NamespacedWebhook:
     def _takes_part(self) -> bool:
         return self._cluster_cache.takes_part(self._key)
 
-    def _quotas(self) -> list[Quota]:
-        return [quota for quota in self._quota_cache.namespace_quotas() if self._cluster_cache.covers(quota, self._key)]
+    def _limits(self) -> dict[str, tuple[Quota, Limits]]:
+        """By the quota's uid: what each of them counts there."""
+        found = ((quota, self._cluster_cache.selector(quota, self._key)) for quota in self._quota_cache.object_quotas())
+        return {
+            quota.key.uid: (quota, namespaces.limits_of(quota, selector, self._unserved))
+            for quota, selector in found
+            if selector is not None
+        }
 
-    def _asked_about(self) -> list[Quota]:
-        quotas = self._quotas()
-        self._waiting = {quota.name for quota in quotas if self._registry.is_new(quota)}
-        return [quota for quota in quotas if quota.name not in self._waiting]
+    def _asked_about(self) -> dict[str, Limits]:
+        """By the quota's uid."""
+        found = self._limits()
+        self._waiting = {quota.name for quota, _ in found.values() if self._registry.is_new(quota)}
+        return {uid: limits for uid, (quota, limits) in found.items() if quota.name not in self._waiting}
 
     def _account_changed(self, name: str, account: Account | None) -> None:
         if name in self._waiting and account is not None and account.master:
             self.configuration_changed()
 
     def _desired(self) -> WebhookConfiguration:
-        return self._wanted([self._limits(quota) for quota in self._asked_about()])
-
-    def _limits(self, quota: Quota) -> Limits:
-        return namespaces.limits_of(quota, self._unserved)
+        return self._wanted(list(self._asked_about().values()))
 
     def _judge(self) -> None:
         self._prove()
@@ -183,7 +188,7 @@ class NamespacedWebhook:
         if self._registered is None:
             return
         keeper, canary, proof = self._registered.keeper, self._registered.canary, self._registered.proof
-        quotas = {quota.key.uid: (quota, self._limits(quota)) for quota in self._quotas()}
+        quotas = self._limits()
         sample = self._sample()
         asked = sample.webhook if sample is not None else ""
         if asked != self._asked:
@@ -191,7 +196,7 @@ class NamespacedWebhook:
             canary.forget()
             self._proven = {uid: limits for uid, limits in self._proven.items() if uid in quotas}
         if asked and asked == canary.proven:
-            self._proven = {quota.key.uid: self._limits(quota) for quota in self._asked_about()}
+            self._proven = self._asked_about()
         works = proof is not None and proof.enforced is not False
         works = works and keeper.error is None and not keeper.contested
         for uid, (quota, limits) in quotas.items():
@@ -202,12 +207,13 @@ class NamespacedWebhook:
                 self._on_enforced(quota.name)
 
     def _show(self) -> None:
-        shown = self._found() if self._quotas() else None
+        quotas = self._limits()
+        shown = self._found(quotas.values()) if quotas else None
         if shown != self.shown:
             self.shown = shown
             self._on_state()
 
-    def _found(self) -> Proof:
+    def _found(self, quotas: Iterable[tuple[Quota, Limits]]) -> Proof:
         if not self._are_wanted():
             return withdrawal.PROOF
         if self._registered is None:
@@ -221,7 +227,7 @@ class NamespacedWebhook:
             return CONNECTING
         if not proof.enforced:
             return proof
-        unproven = [quota.name for quota in self._quotas() if self._proven.get(quota.key.uid) != self._limits(quota)]
+        unproven = [quota.name for quota, limits in quotas if self._proven.get(quota.key.uid) != limits]
         if unproven:
             return Proof(None, "NotProven", f"no dry run has been refused yet for {some(sorted(unproven))}")
         return Proof(True, DENIED)

@@ -1,4 +1,4 @@
-"""What the seed's leader counts in namespaces: a source for each quota of kind namespaces in each cluster it covers.
+"""What the seed's leader counts in namespaces: a source for each quota that limits objects in each cluster it covers.
 
 A source's sum stays while its cluster cannot be reached. It is replaced by a sum of complete lists. Where some kind
 cannot be listed, it is replaced in part: what an account has of that kind stays (`doubtful`).
@@ -10,9 +10,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
 
+from common.api.label_selector import LabelSelector
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Unavailable
-from common.quota import object_names, resources
+from common.quota import resources
 from common.quota.account import Account
 from common.quota.object_names import GroupResource
 from common.quota.resources import ResourceList
@@ -23,6 +24,7 @@ from seed.cache.quotas import QuotaCache
 from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
+from seed.kinds.namespaces.terms import terms_of
 from seed.kinds.namespaces.totals import ObjectTotals
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
@@ -61,6 +63,7 @@ class NamespacedSource:
         self.problem: Problem | None = None
         self.lost_at: float | None = None
         self._quota, self._on_change, self._on_state = quota, on_change, on_state
+        self._selector: LabelSelector | None = None  # of its namespaces in this cluster; None: it has none there
         self._unreached, self._had = unreached, had
         self._objects: ClusterObjects | None = None  # of the connection that there is
         self._counted: QuotaNamespaces | None = None
@@ -136,17 +139,17 @@ class NamespacedSource:
         evaluator = known(kind)
         if evaluator is None:
             return None  # the quota limits nothing of it any more: it would never be seen
-        return await objects.generation(self._quota, evaluator, namespace, name, uid)
+        return await objects.generation(self._selector, evaluator, namespace, name, uid)
 
-    def want(self, quota: Quota, terms: Terms, objects: ClusterObjects | None) -> None:
+    def want(self, quota: Quota, terms: Terms, selector: LabelSelector | None, objects: ClusterObjects | None) -> None:
         """Counts by these from now on, as soon as all that they need is listed. `objects`: of the connection."""
-        self._quota, self._objects = quota, objects
+        self._quota, self._selector, self._objects = quota, selector, objects
         latest = self._next or self._counted
         if objects is None:
             self._end_next()
-        elif latest is None or latest.objects is not objects or not latest.counts(quota, terms):
+        elif latest is None or latest.objects is not objects or (latest.terms, latest.selector) != (terms, selector):
             self._end_next()
-            self._next = QuotaNamespaces(objects, quota, terms, self._changed)
+            self._next = QuotaNamespaces(objects, selector, terms, self._changed)
             objects.add(self._next)
         self.look()
 
@@ -254,13 +257,11 @@ class NamespacedSources(Mapping[str, UsageSource]):
     def __len__(self) -> int:
         return len(self._sources)
 
-    def all(self) -> list[NamespacedSource]:
-        return list(self._sources.values())
-
     async def run(self) -> None:
         """Until cancelled."""
         stops = [
             self._quota_cache.on_spec(lambda _name: self._wake.set()),
+            self._quota_cache.on_members(lambda _name: self._wake.set()),
             self._cluster_cache.on_participants(self._wake.set),
             self._accounts.on_account(self._account_changed),
         ]
@@ -332,25 +333,25 @@ class NamespacedSources(Mapping[str, UsageSource]):
             quota = self._quota_cache.quota(source.consumer.quota)
             with contained("namespaces", source.key):
                 if quota is not None:
-                    source.want(quota, self._terms(quota), self._objects.get(cluster))
+                    self._want(source, quota)
 
     def _adjust(self) -> None:
         wanted: set[str] = set()
-        for quota in self._quota_cache.namespace_quotas():
-            keys = self._cluster_cache.source_keys(quota)
+        quotas = self._quota_cache.object_quotas()
+        for quota in quotas:
+            keys = [SourceKey.of_namespaces(quota.key.uid, cluster) for cluster in self._cluster_cache.covered(quota)]
             wanted.update(keys)
             with contained("namespaces", quota.name):
                 self._names[quota.name] = frozenset(quota.limits) | frozenset(self._accounts.granted(quota))
             for key in keys:
                 with contained("namespaces", key):
-                    source = self._sources.get(key) or self._made(key, quota)
-                    source.want(quota, self._terms(quota), self._objects.get(key.cluster))
+                    self._want(self._sources.get(key) or self._made(key, quota), quota)
         for unwanted in self._sources.keys() - wanted:
             source = self._sources.pop(unwanted)
             del self._by_cluster[source.cluster][unwanted]
             with contained("namespaces", unwanted):
                 source.end()
-        known = {quota.name for quota in self._quota_cache.namespace_quotas()}
+        known = {quota.name for quota in quotas}
         self._names = {name: names for name, names in self._names.items() if name in known}
 
     def _made(self, key: SourceKey, quota: Quota) -> NamespacedSource:
@@ -366,10 +367,9 @@ class NamespacedSources(Mapping[str, UsageSource]):
         self._by_cluster.setdefault(key.cluster, {})[key] = source
         return source
 
-    def _terms(self, quota: Quota) -> Terms:
-        """Also what the quota limited once: it is held still, and may be limited again at any moment."""
-        limited = object_names.beside(quota.limits, self._accounts.granted(quota))
-        return Terms(limited=limited, scopes=quota.scopes, promises=quota.promises)
+    def _want(self, source: NamespacedSource, quota: Quota) -> None:
+        selector = self._cluster_cache.selector(quota, source.cluster)
+        source.want(quota, terms_of(quota, self._accounts.granted(quota)), selector, self._objects.get(source.cluster))
 
     def _had(self, quota: Quota, source: SourceKey) -> ResourceList | None:
         used = self._accounts.used(quota, source)

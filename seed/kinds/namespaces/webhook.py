@@ -1,4 +1,5 @@
-"""The webhook for objects in namespaces: pods, services, claims, and whatever else some quota counts."""
+"""The webhook for objects in namespaces: pods, services, claims, and whatever else some quota counts. And for the label
+that says whose a namespace is."""
 
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ from common.api.labels import FITS_ANNOTATION
 from common.api.types import Condition
 from common.kube.client.meta import Object, ObjectMeta
 from common.quota.object_names import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_CLAIMS, SERVICES, GroupResource
+from seed.admission import denial
 from seed.admission.local_copies import named_in_namespace
-from seed.admission.types import Verdict
+from seed.admission.types import Verdict, refused
 from seed.cache.clusters import ClusterCache
+from seed.kinds.namespaces import project_label
 from seed.kinds.namespaces.admission import NamespacedAdmission
+from seed.kinds.namespaces.cache import Namespace
 from seed.kinds.namespaces.evaluators import resource_quotas
 from seed.kinds.namespaces.evaluators.namespaced import AsSent, NamespacedEvaluator, Write
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
@@ -30,6 +34,7 @@ MAX_QUOTES = 60_000
 
 KINDS = {PODS: "Pod", SERVICES: "Service", PERSISTENT_VOLUME_CLAIMS: "PersistentVolumeClaim"}
 KINDS |= {RESOURCE_CLAIMS: "ResourceClaim", resource_quotas.EVALUATOR.resource: "ResourceQuota"}
+NAMESPACE = "Namespace"
 OTHER = "Object"  # in metrics: tenants choose the kinds of custom resources
 
 _UID = re.compile("[0-9A-Za-z-]{1,64}")
@@ -113,12 +118,10 @@ class NamespacedObjectWebhook(Webhook[Object]):
         review = _review(body).request
         if review.operation not in {"CREATE", "UPDATE"}:
             return Question(review, None)
-        evaluator = _evaluator(review)
         decode: Decode = _by_number
-        if evaluator is None or evaluator.type is not Object:  # also the canary, of which the annotation is read
+        if (kind := _read_as(review)) is not None:
             if body.count(b'"') > MAX_QUOTES:
                 raise TooManyNames(f"it has more than {MAX_QUOTES // 2} names and texts")
-            kind: Any = Object if evaluator is None else evaluator.type
             decode = _decoder(kind)
         old = decode(review.old_object) if review.operation == "UPDATE" else None
         return Question(review, decode(review.object), old)
@@ -127,6 +130,8 @@ class NamespacedObjectWebhook(Webhook[Object]):
         if question.new is None or _evaluator(question.head) is None:
             return True  # nothing of it is kept
         metadata = question.new.metadata
+        if _of_namespace(question.head):
+            return bool(_UID.fullmatch(metadata.uid) and _NAMESPACE.fullmatch(metadata.name))
         has_place = _UID.fullmatch(metadata.uid) and _NAMESPACE.fullmatch(metadata.namespace)
         # API servers take control characters in such names: of no use but to mislead whoever reads them.
         return bool(has_place and _NAME.fullmatch(metadata.name) and metadata.name.isprintable())
@@ -135,6 +140,8 @@ class NamespacedObjectWebhook(Webhook[Object]):
         head, subject = question.head, question.new
         assert isinstance(head, RawRequest), "as `decode` made it"
         evaluator = _evaluator(head)
+        if subject is not None and _of_namespace(head):
+            return self._namespace(caller, subject, question.old)
         if evaluator is None or subject is None:
             return WebhookAnswer(verdict=Verdict(), kind=OTHER, recorded=False)
         own = caller == OWN_API_SERVER
@@ -156,6 +163,27 @@ class NamespacedObjectWebhook(Webhook[Object]):
                 said = cluster.status.conditions if cluster is not None else self._own_conditions()
                 verdict = named_in_namespace(verdict, subject.metadata.namespace, said)
         return WebhookAnswer(verdict=verdict, kind=kind, cluster=cluster, subject=subject.metadata)
+
+    def _namespace(self, caller: str, new: Object, old: Object | None) -> WebhookAnswer:
+        changed = project_label.changes(old.metadata.labels if old is not None else {}, new.metadata.labels)
+        verdict = refused(denial.project_label()) if changed else Verdict()
+        cluster = self._cluster_cache.user_cluster_by_uid(caller) if caller != OWN_API_SERVER else None
+        return WebhookAnswer(verdict=verdict, kind=NAMESPACE, cluster=cluster, subject=new.metadata, recorded=changed)
+
+
+def _read_as(review: RawRequest) -> Any:
+    """None: it is counted by its number, and nothing but its name is read."""
+    if _of_namespace(review):
+        return Namespace
+    evaluator = _evaluator(review)
+    if evaluator is None:
+        return Object  # the canary, of which the annotation is read
+    return evaluator.type if evaluator.type is not Object else None
+
+
+def _of_namespace(head: object) -> bool:
+    assert isinstance(head, RawRequest), "as `decode` made it"
+    return (head.resource.group, head.resource.resource) == ("", "namespaces")
 
 
 def _evaluator(head: object) -> NamespacedEvaluator[Any] | None:

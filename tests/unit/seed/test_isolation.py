@@ -275,14 +275,14 @@ async def test_a_quota_of_which_it_is_not_known_what_it_counts_keeps_its_source_
     async with followed(monkeypatch) as found:
         found.world.quota("bad", {"pods": "5"}, selector={"matchLabels": ANN})
         await eventually(lambda: found.used("bad") == {"pods": 1})
-        source, terms = found.source("bad"), found.sources._terms
+        source, want = found.source("bad"), found.sources._want
 
-        def fails(quota: Quota) -> Any:
+        def fails(source: Any, quota: Quota) -> None:
             if quota.name == "bad":
                 raise error
-            return terms(quota)
+            want(source, quota)
 
-        monkeypatch.setattr(found.sources, "_terms", fails)
+        monkeypatch.setattr(found.sources, "_want", fails)
         found.world.quota("good", {"pods": "5"}, selector={"matchLabels": ANN})
         await eventually(lambda: found.used("good") == {"pods": 1})
         assert found.source("bad") is source

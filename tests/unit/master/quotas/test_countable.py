@@ -155,7 +155,7 @@ def test_a_misspelt_device_is_a_condition_with_what_was_meant_and_one_event() ->
 @pytest.mark.parametrize(
     ("name", "used", "meant"),
     [
-        ("requests.nvidia.com/gpu", "", "nvidia.com/gpu"),
+        ("nvidia.com/gpus", "", "nvidia.com/gpu"),
         ("vendor.example/acelerator", "vendor.example/accelerator", "vendor.example/accelerator"),
         ("example.com/licence", "", None),
     ],
@@ -259,3 +259,44 @@ def test_a_name_that_allocations_have_is_not_looked_for_in_machines() -> None:
     assert condition(found, "Ready").status == "True"
     assert "ResourceNotCounted" not in {each.type for each in found.conditions}
     assert found.summary.usage == "clusters 0/5, example.com/licences 0/3, servers 2/10"
+
+
+def test_a_project_whose_objects_are_counted_nowhere_says_so_while_its_machines_are_limited() -> None:
+    quota = {"cpu": "4", "pods": "200", "count/ingresses.networking.k8s.io": "30"}
+    found = status(PROJECT, SeedView(name="eu-1", use={"cpu": 2 * UNIT}), **quota)
+    for kind in ("Ready", "Enforced"):
+        assert (condition(found, kind).status, condition(found, kind).reason) == ("False", "NoClusters")
+        said = condition(found, kind).message
+        assert "not counted and not refused: count/ingresses.networking.k8s.io, pods; set spec.namespaceQuotas" in said
+        assert "the other resources of this quota are limited" in said
+    assert found.summary.usage == "cpu 2/4, count/ingresses.networking.k8s.io ?/30, pods ?/200"
+    assert found.global_usage == {"cpu": "2"}
+    metadata = ObjectMeta(name="project-alpha", generation=1)
+    assert in_force(MasterQuota(metadata=metadata, status=found)), "a default quota gives way to it"
+    assert (condition(found, "NearLimit").status, condition(found, "NearLimit").reason) == ("False", "BelowWarnPercent")
+    alone = condition(status(PROJECT, pods="200"), "Exceeded")
+    assert (alone.status, alone.reason) == ("Unknown", "NoClusters") and "set spec.namespaceQuotas" in alone.message
+    there = status(PROJECT, SeedView(name="eu-1", clusters=1, use={"cpu": 2 * UNIT, "pods": 3 * UNIT}), **quota)
+    for kind in ("Ready", "Enforced"):
+        assert condition(there, kind).status == "True"
+    assert there.summary.usage == "cpu 2/4, count/ingresses.networking.k8s.io 0/30, pods 3/200"
+
+
+def test_a_projects_quota_names_where_machines_are_not_checked_and_where_objects_are_not() -> None:
+    seed = SeedView(name="eu-1", clusters=1, unenforced=["alpha/c1", "namespaces of alpha/c2"])
+    said = condition(status(PROJECT, seed, cpu="4", pods="5"), "Enforced")
+    assert said.reason == "WebhookNotServing"
+    assert "alpha/c1 on eu-1: Machines are not checked there" in said.message
+    assert "namespaces of alpha/c2 on eu-1: objects in namespaces are not checked there" in said.message
+
+
+def test_a_name_of_core_quotas_that_no_object_uses_is_named_for_a_project() -> None:
+    found = status(PROJECT, SeedView(name="eu-1", clusters=1), **{"cpu": "4", "count/events": "5"})
+    assert condition(found, "Ready").reason == "NotSupported"
+    assert "never refused: count/events; the other resources" in condition(found, "Ready").message
+
+
+def test_scopes_of_a_project_that_cannot_limit_its_names_count_nothing() -> None:
+    spec = ResourceQuotaSpec(subject=PROJECT, quota=PODS, scopes=["BestEffort"])
+    assert unsupported(spec) == sorted(PODS)
+    assert "scope BestEffort cannot limit requests.cpu" in unsupported_text(spec)

@@ -28,8 +28,22 @@ def quota(
         ([quota({"cpu": "9"}, {"cpu": "8"}, "warn"), quota({"cpu": "9"}, {"cpu": "64"})], "cpu 9/64"),
         ([quota({"cpu": "9"}, {"cpu": "8"}, "warn")], "cpu 9/8"),
         ([quota({"cpu": "4"}, {"cpu": "8", "gpus": "2"})], "cpu 4/8, gpus ?/2"),
+        ([quota({"cpu": "4"}, {"cpu": "8", "pods": "2"})], "cpu 4/8, pods ?/2"),
+        ([quota({"cpu": "4", "pods": "0"}, {"cpu": "8", "pods": "2"})], "cpu 4/8, pods 0/2"),
     ],
-    ids=["none", "new", "one", "of-others", "second", "first", "warns", "only-warns", "not-counted"],
+    ids=[
+        "none",
+        "new",
+        "one",
+        "of-others",
+        "second",
+        "first",
+        "warns",
+        "only-warns",
+        "not-counted",
+        "no-cluster",
+        "in-clusters",
+    ],
 )
 def test_of_several_quotas_each_resource_is_shown_under_the_limit_that_has_least_left(
     quotas: list[tuple[ResourceQuotaSpec, QuotaStatus]], shown: str

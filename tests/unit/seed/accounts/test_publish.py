@@ -135,9 +135,11 @@ def test_a_source_without_a_count_here_and_in_the_account_was_never_counted(
     key, problem = SourceKey("alpha/c1"), Problem("Unreachable", "")
     source: Any = SimpleNamespace(key=key, problem=problem, lost_at=10.0, counted=counted, in_namespaces=None)
     account = Account(incarnation="life", used=used)
-    assert stale_source(source, account, now=140.0) == StaleSource(source="alpha/c1", seconds=120, never_counted=never)
+    assert stale_source(source, "alpha/c1", account, now=140.0) == StaleSource(
+        source="alpha/c1", seconds=120, never_counted=never
+    )
     source.problem = None
-    assert stale_source(source, account, now=140.0) is None
+    assert stale_source(source, "alpha/c1", account, now=140.0) is None
 
 
 def test_which_namespaces_use_the_most_is_published_when_it_is_quiet() -> None:
@@ -155,14 +157,16 @@ def test_what_cannot_be_listed_is_reported_in_words_and_under_the_clusters_name(
     counted = SimpleNamespace(doubtful=lambda _since: None)
     key = SourceKey.of_namespaces("uid", "alpha/c1")
     source: Any = SimpleNamespace(key=key, problem=problem, lost_at=0.0, counted=False, in_namespaces=counted)
-    found = stale_source(source, Account(incarnation="life"), 125.0)
+    found = stale_source(source, "alpha/c1", Account(incarnation="life"), 125.0)
     assert found == StaleSource(
         source="alpha/c1", seconds=120, never_counted=True, not_listed="secrets cannot be listed: forbidden"
     )
     counted.doubtful = lambda _since: frozenset({"secrets", "configmaps"})
-    found = stale_source(source, Account(incarnation="life", used={key.text: {"configmaps": 1}}), 125.0)
+    found = stale_source(source, "alpha/c1", Account(incarnation="life", used={key.text: {"configmaps": 1}}), 125.0)
     assert found == StaleSource(
         source="alpha/c1", seconds=120, never_counted=True, not_listed="secrets: secrets cannot be listed: forbidden"
     )
-    found = stale_source(source, Account(incarnation="life", used={key.text: {"configmaps": 1, "secrets": 2}}), 125.0)
+    found = stale_source(
+        source, "alpha/c1", Account(incarnation="life", used={key.text: {"configmaps": 1, "secrets": 2}}), 125.0
+    )
     assert found is not None and not found.never_counted, "the last count of both is there"

@@ -42,7 +42,10 @@ def quota(limits: str = "cpu=64,memory=256Gi", usage: str = "cpu=60,memory=232Gi
         "draining": False,
         "published": None,
     }
-    return Quota(**{**defaults, **fields})
+    named = {**defaults, **fields}
+    if named["kind"] == "namespaces":
+        named["of_objects"] = frozenset(named["limits"])
+    return Quota(**named)
 
 
 def account(used: str = "cpu=22", being_created: str = "cpu=2", **fields: Any) -> Account:
@@ -58,7 +61,7 @@ def account(used: str = "cpu=22", being_created: str = "cpu=2", **fields: Any) -
 
 
 def known(of: Quota | None = None, here: Account | None = None, **fields: Any) -> KnownQuota:
-    defaults: dict[str, Any] = {"source": HERE, "followed": True, "master_silent": 3.0}
+    defaults: dict[str, Any] = {"sources": (HERE,), "followed": True, "master_silent": 3.0}
     return KnownQuota(quota=of or quota(), account=here or account(), **{**defaults, **fields})
 
 
@@ -117,7 +120,7 @@ def test_it_says_why_an_amount_may_be_old(found: KnownQuota, why: str) -> None:
 
 
 def test_nothing_is_said_of_this_cluster_before_its_account_is_known() -> None:
-    found = desired(KnownQuota(quota=quota(), account=None, source=HERE, followed=True, master_silent=1.0))
+    found = desired(KnownQuota(quota=quota(), account=None, sources=(HERE,), followed=True, master_silent=1.0))
     assert found.here is None
     assert "counted again" in found.stale
     body = manifest(found, "kube-system", "")
@@ -150,7 +153,7 @@ def test_it_depends_on_nothing_of_others_but_the_totals(
         of = Account(incarnation="l", used=used, reservations={(HERE, "u"): kept}, reserved=reserved)
         limited = quota(usage_stale=stale)
         limited = msgspec.structs.replace(limited, limits=limits, ceilings=limits, global_usage=usage)
-        return desired(KnownQuota(quota=limited, account=of, source=HERE, followed=True, master_silent=0.0))
+        return desired(KnownQuota(quota=limited, account=of, sources=(HERE,), followed=True, master_silent=0.0))
 
     found = seen(others, "others-name")
     assert found == seen([resources.total(others)], "x")
@@ -181,7 +184,7 @@ def test_the_quota_of_an_allocation_is_shown_as_the_allocation(
 ) -> None:
     """No other quota is, whatever its name is: two of them would be written into one object."""
     of = quota("pods=50", "pods=30", kind="namespaces", key=AccountKey(uid="u", name=name), promises=promises)
-    local = desired(KnownQuota(quota=of, account=account("", ""), source=HERE, followed=True, master_silent=0.0))
+    local = desired(KnownQuota(quota=of, account=account("", ""), sources=(HERE,), followed=True, master_silent=0.0))
     assert local.resource.kind == kind
     assert manifest(local, "web", "")["metadata"] == {
         "name": shown,

@@ -33,7 +33,7 @@ FORBIDDEN = Forbidden(403, "Forbidden", "may not")
 def totals(usage: str = "pods=3", limits: str = "pods=5") -> LocalQuota:
     of = quota(limits, usage, kind="namespaces")
     return local_quota.desired(
-        KnownQuota(quota=of, account=account("", ""), source="s", followed=True, master_silent=3.0)
+        KnownQuota(quota=of, account=account("", ""), sources=("s",), followed=True, master_silent=3.0)
     )
 
 

@@ -99,9 +99,9 @@ async def test_a_namespace_is_looked_up_in_its_own_cluster(world: World) -> None
         "alpha/c3": ([], False),
         OWN_API_SERVER: ([], False),
     }
-    assert [names(await world.cache.read(key, "web")) for key in labels] == [["all"], [], []]
+    assert [names((await world.cache.read(key, "web")).quotas) for key in labels] == [["all"], [], []]
     world.cache._watched["alpha/c1"].reflector = None
-    assert world.cache.select("alpha/c1", "web") == ([], False), "nothing was seen there yet"
+    assert world.cache.select("alpha/c1", "web") == ([], False, ""), "nothing was seen there yet"
 
 
 class Reads:
@@ -149,7 +149,7 @@ class Followed:
         self.cache = cache
 
     def known(self, namespace: str) -> tuple[list[str], bool]:
-        quotas, known = self.cache.select(OWN_API_SERVER, namespace)
+        quotas, known, _ = self.cache.select(OWN_API_SERVER, namespace)
         return [quota.name for quota in quotas], known
 
 
@@ -190,8 +190,8 @@ async def test_namespaces_with_very_many_labels_are_not_kept(monkeypatch: pytest
         labels = {f"label{number}": "value" for number in range(50)}
         await found.api.put("namespaces", "", "many", metadata={"labels": labels})
         await eventually(lambda: "namespaces take more than" in (found.cache.problem(OWN_API_SERVER) or ""))
-        assert found.cache.select(OWN_API_SERVER, "many") == ([], False)
-        assert [quota.name for quota in await found.cache.read(OWN_API_SERVER, "web")] == ["all"]
+        assert found.cache.select(OWN_API_SERVER, "many") == ([], False, "")
+        assert [quota.name for quota in (await found.cache.read(OWN_API_SERVER, "web")).quotas] == ["all"]
 
 
 def test_of_a_namespace_nothing_is_kept_that_nobody_reads() -> None:
@@ -213,8 +213,8 @@ async def test_a_namespace_that_has_not_been_seen_is_read(monkeypatch: pytest.Mo
         await eventually(lambda: found.known("web") == (["all"], True))
         found.api.objects["namespaces", "", "new"] = {"metadata": {"name": "new", "uid": "n", "labels": ANN}}
         assert found.known("new") == ([], False)
-        assert [quota.name for quota in await found.cache.read(OWN_API_SERVER, "new")] == ["all"]
-        assert await found.cache.read(OWN_API_SERVER, "none") == []
+        assert [quota.name for quota in (await found.cache.read(OWN_API_SERVER, "new")).quotas] == ["all"]
+        assert (await found.cache.read(OWN_API_SERVER, "none")).quotas == []
 
 
 async def test_a_cache_that_proves_nothing_is_not_relied_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ async def test_a_namespace_that_is_being_deleted_is_read_since_another_may_have_
         await found.api.put("namespaces", "", "web", metadata=ending)
         await eventually(lambda: found.known("web") == (["all"], False))
         found.api.objects["namespaces", "", "web"] = {"metadata": {"name": "web", "uid": "new", "labels": {}}}
-        assert await found.cache.read(OWN_API_SERVER, "web") == []
+        assert (await found.cache.read(OWN_API_SERVER, "web")).quotas == []
         await found.api.put("namespaces", "", "web", metadata={"labels": ANN})
         await eventually(lambda: found.known("web") == (["all"], True))
 

@@ -42,12 +42,17 @@ def quota(selector: dict, limits: str = "pods", **spec: object) -> Quota:
 
 
 def configured(
-    *quotas: Quota, token: str = "t", break_glass_group: str = "sre", exempt: Exempt = OF_USER_CLUSTERS
+    *quotas: Quota,
+    token: str = "t",
+    break_glass_group: str = "sre",
+    exempt: Exempt = OF_USER_CLUSTERS,
+    shared: bool = False,
 ) -> WebhookConfiguration:
     server = WebhookServer(
         base_url="https://seed", token=lambda _kind: token, ca_bundle=b"ca", break_glass_group=break_glass_group
     )
-    return desired([limits_of(quota) for quota in quotas], server, "u", exempt=exempt)
+    limits = [limits_of(quota, quota.selector) for quota in quotas if quota.selector is not None]
+    return desired(limits, server, "u", exempt=exempt, shared=shared)
 
 
 def asked(configuration: WebhookConfiguration) -> list[tuple[Any, list[tuple[str, list[str], list[str]]]]]:
@@ -124,7 +129,8 @@ def test_updates_of_fields_are_asked_about() -> None:
 
 def test_a_quota_that_counts_another_field_is_proven_anew() -> None:
     one, other = quota(ANN, FIELD), quota(ANN, "sum.databases.v1.example.com/spec.size")
-    assert limits_of(one) != limits_of(other)
+    assert one.selector is not None
+    assert limits_of(one, one.selector) != limits_of(other, one.selector)
     assert sample_of(configured(one)) != sample_of(configured(other))
 
 
@@ -262,3 +268,15 @@ def test_everything_fails_closed_except_for_members_of_the_break_glass_group() -
     for webhook in configured(quota(ANN, "pods,services")).webhooks:
         assert (webhook["failurePolicy"], webhook["sideEffects"]) == ("Fail", "NoneOnDryRun")
         assert "break-glass" in {condition["name"] for condition in webhook["matchConditions"]}  # type: ignore[attr-defined]
+
+
+def test_where_labels_say_whose_a_namespace_is_writes_of_that_label_are_asked_about() -> None:
+    guard, canary = configured(shared=True).webhooks
+    assert guard["name"] == "project.namespaces.seedquota.io" and guard["namespaceSelector"] == {}
+    (rule,) = guard["rules"]  # type: ignore[misc]
+    assert rule["scope"] == "Cluster" and rule["operations"] == ["CREATE", "UPDATE"]
+    assert rule["resources"] == ["namespaces", "namespaces/finalize", "namespaces/status"]
+    conditions = [condition["name"] for condition in guard["matchConditions"]]  # type: ignore[attr-defined]
+    assert conditions == ["break-glass", "may-not-assign"]
+    assert [condition["name"] for condition in canary["matchConditions"]] == ["break-glass"]  # type: ignore[attr-defined]
+    assert sample_of(configured(shared=True)) is not None and configured(shared=False).webhooks == []

@@ -48,7 +48,7 @@ class Server:
 
 def desired(limits: Sequence[Limits]) -> WebhookConfiguration:
     server = WebhookServer(base_url="https://seed.example.com", token=lambda _kind: "token", ca_bundle=b"CA")
-    return namespaces.desired(limits, server, "uid", exempt=Exempt())
+    return namespaces.desired(limits, server, "uid", exempt=Exempt(), shared=False)
 
 
 class Site:

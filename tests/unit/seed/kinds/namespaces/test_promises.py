@@ -218,7 +218,9 @@ async def test_pods_are_no_concern_of_an_allocation(web: Allocated) -> None:
     await web.limit("pods=0")
     pod = {"metadata": named(), "spec": {"containers": [{"name": "web"}]}}
     assert (await web.caller.ask(pod))["allowed"]
-    limits = limits_of(web.caller.world.quota_cache.quota(NAME))  # type: ignore[arg-type]
+    quota = web.caller.world.quota_cache.quota(NAME)
+    assert quota is not None and quota.selector is not None
+    limits = limits_of(quota, quota.selector)
     assert limits.asked == {Asked("", "resourcequotas", operation) for operation in ("CREATE", "UPDATE")}
 
 

@@ -440,7 +440,7 @@ async def test_what_is_limited_anew_is_in_doubt_until_it_is_listed(monkeypatch: 
         found.world.quota("all", selector={"matchLabels": ANN})
         await eventually(lambda: found.used() == {"pods": 1})
         source, names = found.source(), frozenset(BOTH)
-        source.want(source._quota, Terms(limited=names), found.sources._objects[CLUSTER])
+        source.want(source._quota, Terms(limited=names), source._selector, found.sources._objects[CLUSTER])
         assert source.listed_from == 0 and source.doubtful(0) == names - {"pods"}
 
 

@@ -24,9 +24,12 @@ from seed.kinds.namespaces.webhook import MAX_QUOTES, NamespacedObjectWebhook
 from seed.ledger.encoding import parse_reservation, reservation_text
 from seed.model.quota import Quota
 from seed.model.reserved_object import parse_object
+from seed.model.selected_namespaces import picks
+from seed.model.source_key import SourceKey
 from seed.registration.probe import ANNOTATION
 from seed.webhooks import fits
 from seed.webhooks.endpoint import Endpoint
+from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import CLUSTER_UID, PROJECT, SeedWorld, nanos, seed_world
 
 ANN = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}}
@@ -56,19 +59,20 @@ class Namespaces:
     def connection(self, _cluster: str) -> Cluster:
         raise Unavailable(0, "Unavailable", "not connected")
 
-    async def read(self, cluster: str, namespace: str) -> list[Quota]:
+    async def read(self, cluster: str, namespace: str) -> Selection:
         self.reads += 1
         if self.silent:
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
-        return self._quotas(cluster, namespace, self.there.get(namespace, {}))
+        return Selection(self._quotas(cluster, namespace, self.there.get(namespace, {})), known=True)
 
     def _quotas(self, cluster: str, namespace: str, labels: Mapping[str, str]) -> list[Quota]:
         named = {**labels, "kubernetes.io/metadata.name": namespace}
         world = self._world
-        found = world.quota_cache.namespace_quotas()
-        return [quota for quota in found if world.cluster_cache.covers(quota, cluster) and quota.selects(named)]
+        exempt = world.cluster_cache.exempt(cluster)
+        found = ((quota, world.cluster_cache.selector(quota, cluster)) for quota in world.quota_cache.object_quotas())
+        return [quota for quota, selector in found if selector is not None and picks(selector, named, exempt)]
 
 
 class Caller:
@@ -160,7 +164,7 @@ async def caller() -> AsyncIterator[Caller]:
 async def test_each_quota_of_the_namespace_reserves_its_part_of_a_pod(caller: Caller) -> None:
     await caller.world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **ANN)
     await caller.world.quota("shop", limits="pods=3", granted="pods=3", **SHOP)
-    await caller.world.quota("project-alpha", limits="pods=0,cpu=0", granted="")
+    await caller.world.quota("project-alpha", limits="cpu=0", granted="")
     assert (await caller.ask(pod()))["allowed"]
     assert caller.use("ann") == nanos("requests.cpu=2")
     assert caller.use("shop") == nanos("pods=1")
@@ -549,3 +553,72 @@ async def test_who_asks_what_fits_is_told_by_each_quota_of_the_namespace(
     assert not caller.use("ann") and not caller.use("shop")
     assert (await caller.ask(many, resource=what))["allowed"], "it is no dry run"
     assert caller.use("ann") == nanos(f"{name}={2 if what == 'pods' else 1}")
+
+
+async def counted(caller: Caller, *quotas: str) -> None:
+    """What is in the namespaces of the cluster: nothing."""
+    for name in quotas:
+        handle = caller.world.handle(name)
+        source = SourceKey.of_namespaces(handle.key.uid, CLUSTER).text
+        await handle.writer.change(lambda account, source=source: (accounts.count(account, 1, source, {}, {}), None))
+
+
+async def limited_by_both(caller: Caller, pods: str, of_all: str) -> None:
+    limits = "requests.cpu=8"
+    await caller.world.quota("project-alpha", limits=f"cpu=1,{pods}", granted=f"cpu=1,{pods}")
+    await caller.world.quota("org-acme", kind="organization", limits=f"{of_all},{limits}", granted=f"{of_all},{limits}")
+
+
+async def test_a_pod_counts_in_the_quotas_of_its_project_and_of_the_organization(caller: Caller) -> None:
+    await limited_by_both(caller, "pods=3", "pods=5")
+    await counted(caller, "project-alpha", "org-acme")
+    assert (await caller.ask(pod()))["allowed"]
+    assert caller.use("project-alpha") == nanos("pods=1"), "cpu is that of Machines"
+    assert caller.use("org-acme") == nanos("pods=1,requests.cpu=2")
+
+
+@pytest.mark.parametrize(
+    ("pods", "of_all", "refuses"), [("pods=0", "pods=5", "project-alpha"), ("pods=3", "pods=0", "org-acme")]
+)
+async def test_one_of_both_refuses_by_its_name_and_the_other_keeps_nothing(
+    caller: Caller, pods: str, of_all: str, refuses: str
+) -> None:
+    await limited_by_both(caller, pods, of_all)
+    await counted(caller, "project-alpha", "org-acme")
+    code, message = await caller.refused(pod())
+    assert code == 403 and message.startswith(
+        f"exceeded quota: {refuses}, requested: pods=1, used: pods=0, limited: pods=0"
+    )
+    assert caller.use("project-alpha") == caller.use("org-acme") == {}
+
+
+async def test_nothing_is_admitted_before_what_is_there_was_counted(caller: Caller) -> None:
+    """The quota was there, open, and limited Machines alone: a cluster full of pods looks empty."""
+    await limited_by_both(caller, "pods=3", "pods=5")
+    await counted(caller, "org-acme")
+    code, message = await caller.refused(pod())
+    assert (code, message) == (503, "quota project-alpha cannot decide: what is in this cluster is being counted")
+    await eventually(lambda: caller.use("project-alpha") == caller.use("org-acme") == {})
+    await counted(caller, "project-alpha")
+    assert (await caller.ask(pod("web-2")))["allowed"]
+
+
+def of_namespace(labels: dict[str, str], old: dict[str, str] | None = None) -> dict:
+    """A review of a write of its labels."""
+
+    def body(found: dict[str, str]) -> dict:
+        return {"metadata": {"name": "web", "uid": "web-uid", "labels": found}}
+
+    return review(body(labels), body(old) if old is not None else None, resource="namespaces")
+
+
+async def test_whoever_is_asked_about_changes_the_project_of_a_namespace_and_may_not(caller: Caller) -> None:
+    project = {"seedquota.io/project": "alpha"}
+    for asked in (of_namespace(project), of_namespace(project, {}), of_namespace({}, project)):
+        status, body = await caller.post(asked)
+        answer = json.loads(body)["response"]
+        assert (status, answer["allowed"], answer["status"]["code"]) == (200, False, 403)
+        assert "label seedquota.io/project says which project pays" in answer["status"]["message"]
+    for asked in (of_namespace({}), of_namespace({"tier": "web", **project}, project)):
+        status, body = await caller.post(asked)
+        assert json.loads(body)["response"]["allowed"], "API servers before 1.28 ask about every write"
