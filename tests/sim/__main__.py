@@ -17,6 +17,9 @@ def main() -> int:
         "--namespaces", action="store_true", help="worlds with quotas of namespaces, in place of Machines"
     )
     parser.add_argument(
+        "--tenancy", action="store_true", help="... with quotas of projects and their organization, of namespaces"
+    )
+    parser.add_argument(
         "--promises", action="store_true", help="... with quotas of what core ResourceQuotas promise in namespaces"
     )
     parser.add_argument(

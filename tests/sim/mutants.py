@@ -53,7 +53,7 @@ from seed.ledger.batcher import Batcher
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.model.quota import Quota
-from tests.sim import allocation_mutants, namespace_mutants, promise_mutants, scenes, schedule, servers
+from tests.sim import allocation_mutants, namespace_mutants, promise_mutants, scenes, schedule, servers, tenancy_mutants
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
 from tests.sim.mutant import Mutant
@@ -1103,6 +1103,7 @@ ALL: tuple[Mutant, ...] = (
         scenes.two_masters,
     ),
     *namespace_mutants.ALL,
+    *tenancy_mutants.ALL,
     *promise_mutants.ALL,
     *allocation_mutants.ALL,
 )

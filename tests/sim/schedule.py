@@ -24,6 +24,7 @@ from tests.sim.promise_world import PromiseWorld
 from tests.sim.scenes import Play, Scene
 from tests.sim.seed_side import Replica, choose_lag
 from tests.sim.servers import Source, name_of
+from tests.sim.tenancy_world import TenancyWorld
 from tests.sim.world import RESTORE_TAKES, SIZES, UNIT, Site, World
 
 PAUSES = (0.01, 0.01, 0.05, 0.1, 0.1, 0.3, 0.3, 0.6, 1.0, 2.0)
@@ -36,6 +37,7 @@ MOST_FILLED = 14  # requests at once
 Step = Callable[[], None]
 WORLDS: Mapping[str, type[World]] = {  # by focus
     "kinds": KindsWorld,
+    "tenancy": TenancyWorld,
     "namespaces": NamespaceWorld,
     "promises": PromiseWorld,
     "allocations": AllocationWorld,
