@@ -63,6 +63,7 @@ PROGRAMS = {
         Program("kube-scheduler", "kubernetes", "k8s.io/kubernetes/cmd/kube-scheduler", on_demand=True),
         Program("kubelet", "kubernetes", "k8s.io/kubernetes/cmd/kubelet", on_demand=True),
         Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl", ("version", "--client"), any_version=True),
+        Program("oidc-provider", "oidc-provider", "seedquota.io/devcluster/oidc-provider", on_demand=True),
         Program("pause", "pause", "seedquota.io/devcluster/pause", on_demand=True),
         Program("cluster-api-controller-manager", "cluster-api", "sigs.k8s.io/cluster-api", on_demand=True),
         Program("prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", on_demand=True),

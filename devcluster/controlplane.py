@@ -14,7 +14,7 @@ import shutil
 import socket
 import ssl
 import tempfile
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -115,6 +115,7 @@ class ApiServer(Server):
         users: Mapping[str, Collection[str]],
         audited: bool = False,
         also_served: Collection[str] = (),
+        flags: Sequence[str] = (),
         machine: Machine | None = None,
     ) -> None:
         # A port stays ours while this socket is bound to it: nobody else can take it while the server is down.
@@ -160,6 +161,7 @@ class ApiServer(Server):
             # It needs a dozen objects and their status.
             f"--enable-priority-and-fairness={'true' if machine or _FAIRNESS in also_served else 'false'}",
             *(_with_nodes(machine) if machine else _without_nodes(also_served)),
+            *flags,
         ]
         if audited:
             (keys / "audit-policy.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
@@ -287,6 +289,7 @@ class ControlPlane:
         controllers: Collection[str] = (),
         own_etcd: Collection[str] = (),
         also_served: Collection[str] = (),
+        flags: Sequence[str] = (),
         machine: Machine | None = None,
     ) -> None:
         """Start an API server for each name, all at once, and wait until all are ready. May be called again for more.
@@ -295,12 +298,12 @@ class ControlPlane:
         The clusters named in `controllers` also get a kube-controller-manager with the few controllers that
         matter without nodes: deletion of namespaces, garbage, aggregated roles (such as view) and core quotas.
         These may also be clusters that were started before. `also_served`: versions, such as resource.k8s.io/v1, that
-        the new API servers serve beside the usual ones. `machine`: where the new API servers run, for a
-        node there. They serve all APIs, and those named in `controllers` get all controllers.
+        the new API servers serve beside the usual ones. `flags`: more of theirs. `machine`: where the new API servers
+        run, for a node there. They serve all APIs, and those named in `controllers` get all controllers.
         Raises StartError.
         """
         await asyncio.gather(*(self._add_etcd(name) for name in own_etcd))
-        added = [self._add(name, also_served, machine) for name in names]
+        added = [self._add(name, also_served, flags, machine) for name in names]
         managers = await binaries.ensure(["kube-controller-manager"]) if controllers else {}
         starting = [asyncio.create_task(server.start()) for server in added]
         try:
@@ -340,7 +343,7 @@ class ControlPlane:
         etcd = self._etcds[name] = Etcd(self._binaries["etcd"], self.directory, self._group, f"etcd-{name}")
         await etcd.start()
 
-    def _add(self, name: str, also_served: Collection[str], machine: Machine | None) -> ApiServer:
+    def _add(self, name: str, also_served: Collection[str], flags: Sequence[str], machine: Machine | None) -> ApiServer:
         assert name not in self._servers, f"{name} was started already"
         server = self._servers[name] = ApiServer(
             name,
@@ -351,6 +354,7 @@ class ControlPlane:
             users=self._users,
             audited=self._audited,
             also_served=also_served,
+            flags=flags,
             machine=machine,
         )
         return server

@@ -25,8 +25,9 @@ from common.server.program import Program
 from master.apiserver.server import ApiServer
 from master.history.sampler import Sampler
 from master.manager import LEASE, Master
-from master.page.app import Page
+from master.page.app import CALLBACK, Page
 from master.page.navigation import prefix_of
+from master.page.oidc import Client, Provider
 from master.page.session_key import SessionKey
 from master.reporting.metrics import MasterMetrics
 
@@ -63,6 +64,26 @@ class MasterOptions(CommonOptions):
             "root of whatever address they use",
         ),
     ] = None
+    oidc_issuer_url: Annotated[
+        str | None,
+        Flag(
+            flags.https_url,
+            "OpenID Connect provider that signs people in on the page; its ID tokens must be valid for the API server; "
+            "not set: people paste tokens",
+        ),
+    ] = None
+    oidc_client_id: Annotated[str | None, Flag(flags.text, "the page's client at the provider")] = None
+    oidc_client_secret_file: Annotated[
+        Path | None, Flag(flags.path, "file with the client's secret; not set: it is a public client")
+    ] = None
+    oidc_ca_file: Annotated[
+        Path | None, Flag(flags.path, "file with the CA of the provider, PEM; not set: those of the system")
+    ] = None
+    oidc_scopes: Annotated[tuple[str, ...], Flag(flags.words, "scopes that the provider is asked for")] = (
+        "openid",
+        "profile",
+        "email",
+    )
     history_file: Annotated[
         Path | None,
         Flag(flags.path, "SQLite file with the use of the last 30 days, for the page; not set: none is kept"),
@@ -75,6 +96,22 @@ class MasterOptions(CommonOptions):
             "10.0.0.0/8,fd00::/8; only there they may be without TLS",
         ),
     ] = ()
+
+
+def provider(given: MasterOptions) -> Provider | None:
+    """Raises UsageError."""
+    if given.oidc_issuer_url is None:
+        return None
+    if given.oidc_client_id is None or given.page_url is None:
+        raise UsageError("--oidc-issuer-url needs --oidc-client-id and --page-url")
+    try:
+        secret = given.oidc_client_secret_file.read_text().strip() if given.oidc_client_secret_file else ""
+        ca = given.oidc_ca_file.read_text() if given.oidc_ca_file else ""
+        redirect = f"{given.page_url}{CALLBACK}"
+        client = Client(given.oidc_issuer_url, given.oidc_client_id, secret, redirect, given.oidc_scopes, ca)
+        return Provider(client)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the files of the OpenID Connect client cannot be used: {error}") from None
 
 
 async def connect(given: MasterOptions) -> Cluster:
@@ -106,7 +143,7 @@ async def serve(running: Program, given: MasterOptions) -> None:
         names = given.api_names or (f"seedquota-master.{given.namespace}.svc",)
         key = SessionKey(cluster, given.namespace)
         history = Sampler(master.caches, given.history_file) if given.history_file is not None else None
-        page = Page(lambda: key.sealer, prefix_of(given.page_url or ""), history)
+        page = Page(lambda: key.sealer, prefix_of(given.page_url or ""), history, provider(given))
         api = ApiServer(
             cluster,
             master.caches,

@@ -94,7 +94,8 @@ async def _demo(arguments: argparse.Namespace, screen: Screen, directory: Path) 
         "without nodes. seedquota-master runs on the master, a seedquota-seed on each seed, with the rights in "
         "charts/rbac and no more."
     )
-    async with Installation(directory, seeds=arguments.seeds, progress=screen.progress) as installed:
+    page = bool(arguments.keep)
+    async with Installation(directory, seeds=arguments.seeds, api=page, progress=screen.progress) as installed:
         screen.progress("everything runs")
         story = Story(installed, screen, arguments.machines, arguments.clients)
         error: Exception | None = None
@@ -130,6 +131,8 @@ def _explain(installed: Installation, screen: Screen) -> None:
         return f"{kubectl} --kubeconfig {shlex.quote(str(paths[server]))} {what}"
 
     screen.step("It is all yours, until Ctrl-C")
+    screen.say("In a browser, which asks whether it may trust the certificate. Sign in with the token:")
+    screen.quote(f"{installed.api_url}/\n{installed.master.tokens['admin']}")
     screen.quote(
         "\n".join(
             (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from aiohttp import web
@@ -11,32 +11,46 @@ from common.server.access_reviews import User
 from common.server.web_server import ask_later
 from master.apiserver.app import API
 from master.apiserver.encoding import takes_gzip
+from master.apiserver.problem import ProblemError
 from master.apiserver.reading import field
 from master.history.sampler import Sampler
 from master.page.answering import Answering
 from master.page.assets import assets
-from master.page.handlers import Asked, Handler, Pages
+from master.page.editing import Editing
+from master.page.forms import read_form
+from master.page.handlers import Asked, Handler, Pages, Shown
+from master.page.lookups import Lookups
+from master.page.oidc import Provider
 from master.page.rendering import HEADERS
 from master.page.session import Sealer
 from master.page.sign_in import SignIn
 
 _NAME = "{name:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?}"
+CALLBACK = "/sign-in/oidc/callback"
 _YEAR = 365 * 86400  # seconds: the address of a file changes with it
 
 
 class Page:
     """`mount` is for an App of the HTTP API. `sealer`: returns None while there is no key yet. `prefix`: of all
-    addresses, where people reach the page below a path. `history`: None: none is kept."""
+    addresses, where people reach the page below a path. `history`: None: none is kept.
+    `provider`: None: people sign in with tokens alone."""
 
-    def __init__(self, sealer: Callable[[], Sealer | None], prefix: str = "", history: Sampler | None = None) -> None:
+    def __init__(
+        self,
+        sealer: Callable[[], Sealer | None],
+        prefix: str = "",
+        history: Sampler | None = None,
+        provider: Provider | None = None,
+    ) -> None:
         self._history = history
         self._answering = Answering(sealer, prefix)
-        self._sign_in = SignIn(self._answering)
+        self._sign_in = SignIn(self._answering, provider)
 
     def mount(self, application: web.Application) -> None:
         api, router = application[API], application.router
         api.session = self._token
         pages = Pages(api.caches, api.allocations, api.rights, self._history)
+        lookups, editing = Lookups(), Editing(api.caches, api.rights)
         shown: Mapping[str, Handler] = {
             "/": pages.overview,
             "/start": pages.start,
@@ -44,6 +58,9 @@ class Page:
             f"/quotas/{_NAME}": pages.quota,
             f"/projects/{_NAME}": pages.project,
             f"/organizations/{_NAME}": pages.organization,
+            f"/projects/{_NAME}/fits": lookups.fits,
+            f"/organizations/{_NAME}/allocations": lookups.allocations,
+            "/decisions": lookups.decision,
             "/seeds": pages.seeds,
             f"/seeds/{_NAME}": pages.seed,
             "/settings": pages.settings,
@@ -53,8 +70,13 @@ class Page:
             router.add_get(path, guarded(partial(self._page, handler)))
         kinds = "/{kind:quotas|projects|organizations|seeds|settings}"
         router.add_get(f"{kinds}/{_NAME}/yaml", guarded(partial(self._yaml, pages)))
+        edit = guarded(partial(self._form, editing.limits))
+        router.add_get(f"/quotas/{_NAME}/edit", edit)
+        router.add_post(f"/quotas/{_NAME}/edit", edit, expect_handler=ask_later)
         router.add_get("/open", guarded(partial(self._open, pages)))
         router.add_get("/sign-in", guarded(self._sign_in.ask))
+        router.add_get("/sign-in/oidc", guarded(self._sign_in.to_provider))
+        router.add_get(CALLBACK, guarded(self._sign_in.from_provider))
         router.add_post("/sign-in", guarded(self._sign_in.with_token), expect_handler=ask_later)
         router.add_post("/sign-out", guarded(self._sign_in.out), expect_handler=ask_later)
         router.add_get("/assets/{digest}/{file}", guarded(self._asset))
@@ -66,6 +88,19 @@ class Page:
     async def _page(self, handler: Handler, request: web.Request) -> web.Response:
         async with request.app[API].viewer(request) as user:
             return self._answering.shown(request, user, await handler(_asked(request, user)))
+
+    async def _form(self, handler: Callable[[Asked], Awaitable[Shown | str]], request: web.Request) -> web.Response:
+        """Raises ProblemError, also where the form is of another session than the browser's."""
+        async with request.app[API].viewer(request) as user:
+            form = await read_form(request) if request.method == "POST" else None
+            if form is not None:
+                session = self._answering.session(request)
+                if session is None or not session.has_sent(form.get("csrf", "")):
+                    raise ProblemError(403, "the form is not of this session; open the page again", code="csrf")
+            shown = await handler(_asked(request, user, form))
+            if isinstance(shown, str):
+                return self._answering.redirect(shown)
+            return self._answering.shown(request, user, shown)
 
     async def _yaml(self, pages: Pages, request: web.Request) -> web.Response:
         async with request.app[API].viewer(request) as user:
@@ -94,5 +129,5 @@ class Page:
         return web.Response(body=asset.content, headers=headers)
 
 
-def _asked(request: web.Request, user: User) -> Asked:
-    return Asked(user, request.match_info, request.query)
+def _asked(request: web.Request, user: User, form: Mapping[str, str] | None = None) -> Asked:
+    return Asked(user, partial(request.app[API].ask, request), request.match_info, request.query, form)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from common.api.labels import SETTINGS
 from common.api.types import SEEDS
@@ -15,6 +16,8 @@ from common.kube.controller.reflector import Reflector
 from common.server.access_reviews import User
 from master.apiserver import serializers
 from master.apiserver.auth import Right, Rights
+from master.apiserver.call import RouteResponse
+from master.apiserver.conditions import Preconditions
 from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME
 from master.apiserver.visibility import Visibility, namespace_of
@@ -58,13 +61,33 @@ class Shown:
     about: str = ""
 
 
+_ANY = Preconditions()
+
+
+class Ask(Protocol):
+    """What a route of the HTTP API answers, by the name of its handler. Raises ProblemError and ApiError."""
+
+    async def __call__(
+        self,
+        handler: str,
+        user: User,
+        *,
+        parameters: Mapping[str, str] = {},
+        query: Mapping[str, str] = {},
+        body: object = None,
+        preconditions: Preconditions = _ANY,
+    ) -> RouteResponse: ...
+
+
 @dataclass(frozen=True)
 class Asked:
-    """`names`: of the address. `query`: what follows it."""
+    """`names`: of the address. `query`: what follows it. `form`: what was sent; None: nothing was."""
 
     user: User
+    ask: Ask
     names: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
+    form: Mapping[str, str] | None = None
 
 
 Handler = Callable[[Asked], Awaitable[Shown]]
@@ -96,7 +119,7 @@ class Pages:
             return await self.start(asked)
         found = self._caches.quotas.store.values()
         known = self._caches.seeds.store.values()
-        view = overview.overview(found, self._rows.of(found), known, self._clock())
+        view = overview.overview(found, await self._rows.of(found), known, self._clock())
         return Shown("overview.html", "Overview", {"view": view}, "kubectl seedquota top", "GET /api/v2/quotas")
 
     async def start(self, asked: Asked) -> Shown:
@@ -107,7 +130,7 @@ class Pages:
     async def quotas(self, asked: Asked) -> Shown:
         await self._rights.require(asked.user, _LIST_QUOTAS)
         wanted = quotas.read_filter(asked.query)
-        view = quotas.listed(self._rows.of(self._caches.quotas.store.values()), wanted)
+        view = quotas.listed(await self._rows.of(self._caches.quotas.store.values()), wanted)
         silent = staleness.silence_of_master(self._caches.seeds.store.values(), self._clock())
         values = {"view": view, "states": quotas.STATES, "kinds": quotas.KINDS, "silent": silent}
         return Shown("quotas.html", "Quotas", values, "kubectl seedquota top", "GET /api/v2/quotas")
@@ -126,7 +149,7 @@ class Pages:
         return Shown(
             "quota.html",
             name,
-            {"view": view, "may_edit": may_edit, "plots": await self._plots([found])},
+            {"view": view, "may_edit": may_edit and not view.made_from, "plots": await self._plots([found])},
             f"kubectl seedquota describe {name}",
             f"GET /api/v2/quotas/{name}",
             f"/quotas/{name}/yaml",
@@ -181,8 +204,10 @@ class Pages:
 
     async def seeds(self, asked: Asked) -> Shown:
         await self._rights.require(asked.user, _LIST_SEEDS)
-        rows = seeds.rows(self._caches.seeds.store.values(), self._clock())
-        return Shown("seeds.html", "Seeds", {"rows": rows}, "kubectl get sqseed")
+        page = asked.query.get("page", "")
+        found = seeds.rows(self._caches.seeds.store.values(), self._clock())
+        view = seeds.listed(found, int(page) if re.fullmatch("[0-9]{1,6}", page) else 1)
+        return Shown("seeds.html", "Seeds", {"view": view}, "kubectl get sqseed")
 
     async def seed(self, asked: Asked) -> Shown:
         name = asked.names["name"]

@@ -1,4 +1,4 @@
-"""Signing in with a token, and signing out."""
+"""Signing in, with a token or by a provider, and signing out."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from master.apiserver.problem import ProblemError
 from master.page.answering import Answering, forget, remember
 from master.page.forms import read_form
 from master.page.navigation import safe_path
-from master.page.session import TooLongError
+from master.page.oidc import Attempt, Provider
+from master.page.rendering import HEADERS
+from master.page.session import Sealer, TooLongError
 
-_NOT_YET = "the key of sessions is not there yet; try again in a moment"
+ATTEMPT = "__Host-seedquota-sign-in"  # the cookie of a sign-in by the provider that has begun ...
+ATTEMPT_SECONDS = 600.0  # ... and how long it may take
 
 
 class SignIn:
-    """`oidc`: the word for the provider on the button; empty: there is none."""
+    """`provider`: None: there is none."""
 
-    def __init__(self, answering: Answering, oidc: str = "") -> None:
+    def __init__(self, answering: Answering, provider: Provider | None = None) -> None:
         self._answering = answering
-        self._oidc = oidc
+        self._provider = provider
 
     async def ask(self, request: web.Request) -> web.Response:
         async with request.app[API].limited(request):
@@ -47,10 +50,8 @@ class SignIn:
 
     async def begin(self, request: web.Request, token: str, next_path: str) -> web.Response:
         """A new session for a token that is valid. Raises ProblemError, 401 where it is not."""
-        api, sealer = request.app[API], self._answering.sealer()
-        if sealer is None:
-            raise ProblemError(503, _NOT_YET)
-        await api.identify(token, request)
+        sealer = self._sealer()
+        await request.app[API].identify(token, request)
         try:
             session, sealed = sealer.begin(token, expiry_of(token))
         except TooLongError:
@@ -58,6 +59,41 @@ class SignIn:
         response = self._answering.redirect(next_path)
         remember(response, request, sealed, session.ends - time.time())
         return response
+
+    async def to_provider(self, request: web.Request) -> web.Response:
+        """Raises ProblemError."""
+        async with request.app[API].limited(request):
+            url, attempt = await self._with_provider().begin(safe_path(request.query.get("next", "/")))
+            response = web.Response(status=303, headers={**HEADERS, "Location": url})
+            response.set_cookie(
+                ATTEMPT,
+                self._sealer().seal(ATTEMPT, attempt),
+                max_age=int(ATTEMPT_SECONDS),
+                path="/",
+                secure=True,
+                httponly=True,
+                samesite="Lax",
+            )
+            return response
+
+    async def from_provider(self, request: web.Request) -> web.Response:
+        """Raises ProblemError."""
+        async with request.app[API].limited(request):
+            opened = self._sealer().open(ATTEMPT, request.cookies.get(ATTEMPT, ""), ATTEMPT_SECONDS)
+            next_path = "/"
+            try:
+                if opened is None:
+                    raise ProblemError(401, "this sign-in took too long, or was begun in another browser")
+                attempt = msgspec.convert(opened, Attempt)
+                next_path = attempt.next
+                token = await self._with_provider().end(attempt, request.query)
+                response = await self.begin(request, token, next_path)
+            except ProblemError as problem:
+                if problem.status != 401:
+                    raise
+                response = self._asked(request, next_path, f"Not signed in: {problem}.")
+            response.del_cookie(ATTEMPT, path="/", secure=True, httponly=True, samesite="Lax")
+            return response
 
     async def out(self, request: web.Request) -> web.Response:
         """Raises ProblemError."""
@@ -71,8 +107,25 @@ class SignIn:
             forget(response, request)
             return response
 
+    def _sealer(self) -> Sealer:
+        """Raises ProblemError."""
+        sealer = self._answering.sealer()
+        if sealer is None:
+            raise ProblemError(503, "the key of sessions is not there yet; try again in a moment")
+        return sealer
+
+    def _with_provider(self) -> Provider:
+        """Raises ProblemError."""
+        if self._provider is None:
+            raise ProblemError(404, "no provider is set; sign in with a token")
+        return self._provider
+
     def _asked(self, request: web.Request, next_path: str, error: str = "") -> web.Response:
-        values: dict[str, object] = {"next": next_path, "error": error, "oidc": self._oidc}
+        values: dict[str, object] = {
+            "next": next_path,
+            "error": error,
+            "oidc": self._provider.client.name if self._provider is not None else "",
+        }
         return self._answering.html(request, "sign_in.html", "Sign in", values, status=401 if error else 200)
 
 

@@ -24,6 +24,8 @@ from seed.registration.configuration import ServicePort
 from tests.chart import values
 from tests.chart.helm import Helm, HelmError, Object, arguments, container, full, of_kind, the
 
+FILE = re.compile(r"=/(etc|var/lib)/")
+
 CASES = [(MASTER, name) for name in values.OF_A_MASTER] + [(SEED, name) for name in values.OF_A_SEED]
 OF_CHART = {MASTER: values.OF_A_MASTER, SEED: values.OF_A_SEED}
 OPTIONS: Mapping[str, type[flags.CommonOptions]] = {MASTER: MasterOptions, SEED: SeedOptions}
@@ -106,7 +108,7 @@ def test_the_http_api_has_a_service_and_its_name_in_the_certificate(rendered: Re
 def test_every_file_that_a_flag_names_is_mounted(rendered: Rendered, case: tuple[str, str]) -> None:
     pod = the(rendered[case], "Deployment")["spec"]["template"]["spec"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container(rendered[case]).get("volumeMounts", [])}
-    used = [argument.partition("=")[2] for argument in arguments(rendered[case]) if "=/etc/" in argument]
+    used = [argument.partition("=")[2] for argument in arguments(rendered[case]) if FILE.search(argument)]
     given = {mount["mountPath"] for mount in OF_CHART[case[0]][case[1]].get("extraVolumeMounts", [])}  # type: ignore[attr-defined]
     assert {path if path in mounts else path.rpartition("/")[0] for path in used} == mounts.keys() - given
     assert sorted(mounts.values()) == sorted(volume["name"] for volume in pod.get("volumes", []))
@@ -327,7 +329,12 @@ def test_every_object_is_in_the_releases_namespace_or_in_one_that_was_named(
     rendered: Rendered, case: tuple[str, str]
 ) -> None:
     named = {"alpha", "beta", "own"} if case[1] in ("rights", "all") else set()
-    if case in ((MASTER, "api"), (MASTER, "fitted")):  # the right to read the CA of client certificates
+    if case[0] == MASTER and case[1] in (
+        "api",
+        "fitted",
+        "page",
+        "without-page",
+    ):  # the right to read the CA of client certificates
         named = {"kube-system"}
     namespaces = {found["metadata"].get("namespace") for found in rendered[case]}
     assert namespaces == {"quotas", *named} | ({None} if case[1] != "alone" else set())

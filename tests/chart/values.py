@@ -110,7 +110,17 @@ OF_A_MASTER: dict[str, dict[str, object]] = {
     "api": {"api": {"enabled": True, "names": ["quotas.example.com"]}, "networkPolicy": {"enabled": True}},
     "page": {
         "api": {"enabled": True},
-        "page": {"url": "https://quota.example.com/seedquota", "history": {"sizeLimit": "64Mi"}},
+        "page": {
+            "url": "https://quota.example.com/seedquota",
+            "history": {"sizeLimit": "64Mi"},
+            "oidc": {
+                "issuerURL": "https://id.example.com",
+                "clientID": "kubernetes",
+                "clientSecret": {"name": "oidc"},
+                "caSecret": "oidc-ca",
+                "scopes": ["openid", "groups"],
+            },
+        },
     },
     "without-page": {"api": {"enabled": True}, "page": {"enabled": False}},
     "fitted": {**FITTED, "api": {"enabled": True, "port": 10250}},

@@ -93,7 +93,45 @@ SPINNING = "unit/common/kube/controller/test_spinning.py"
 
 STOLEN = f"{RIGHTS}::test_a_stolen_token_of_the_agent_gives_neither_secrets_nor_webhooks_of_others"
 
+WEB = "integration/page/test_page.py"
+FORMS = "integration/page/test_forms.py"
+OIDC = "integration/page/test_oidc.py"
+SESSIONS = "unit/master/page/test_session.py"
+
 PROVEN: dict[str, tuple[str, ...]] = {
+    "HTML or script in": (
+        f"{WEB}::test_what_hostile_users_write_is_shown_as_text",
+        f"{WEB}::test_every_page_forbids_frames_and_scripts_of_others",
+        "unit/master/page/test_assets.py::test_nothing_in_a_template_needs_what_the_policy_forbids",
+        f"{FORMS}::test_a_limit_that_is_wrong_is_named_and_not_written",
+        f"{OIDC}::test_what_a_provider_says_went_wrong_is_no_part_of_the_page",
+    ),
+    "a page of another site that sends a form": (
+        f"{WEB}::test_a_session_is_the_browsers_own_and_no_page_of_others_uses_it",
+        f"{FORMS}::test_nobody_writes_without_the_right_or_for_another_site",
+    ),
+    "a session that is planted": (
+        f"{WEB}::test_a_session_that_somebody_planted_is_not_taken_over",
+        f"{SESSIONS}::test_a_session_is_opened_by_each_replica_with_the_key_and_by_no_other",
+        f"{SESSIONS}::test_what_was_sealed_for_something_else_is_no_session",
+        f"{OIDC}::test_a_session_of_another_kind_of_cookie_is_none",
+    ),
+    "steals the cookie of a session": (
+        f"{SESSIONS}::test_a_session_ends_with_its_token_and_after_some_hours_at_the_latest",
+    ),
+    "a link by which one is on another host": (
+        f"{SESSIONS}::test_no_browser_is_sent_to_another_host",
+        f"{OIDC}::test_a_code_is_good_once_and_nobody_is_sent_to_another_host",
+    ),
+    "ends a sign-in by the provider": (
+        f"{OIDC}::test_a_sign_in_is_ended_only_by_the_browser_that_began_it",
+        f"{OIDC}::test_a_code_is_good_once_and_nobody_is_sent_to_another_host",
+    ),
+    "opens a page of what belongs to others": (
+        f"{WEB}::test_who_has_no_right_learns_nothing_not_even_that_something_exists",
+    ),
+    "an address that leads to a file": (f"{WEB}::test_no_path_leads_to_a_file_or_another_kind",),
+    "saves limits over those": (f"{FORMS}::test_an_edit_never_overwrites_another_one",),
     "valid events in all watches": (
         f"{BOUNDS}::test_valid_events_without_a_pause_take_their_share_of_the_event_loop",
         f"{BOUNDS}::test_only_who_uses_much_of_the_event_loop_pauses",

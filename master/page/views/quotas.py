@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
 from common.quota.quantity import QuantityError
+from common.runtime.pieces import in_pieces
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota
 from master.page.views import bars, conditions
@@ -51,13 +52,19 @@ class Rows:
     def __init__(self) -> None:
         self._rows: dict[str, tuple[MasterQuota, Row]] = {}
 
-    def of(self, quotas: Iterable[MasterQuota]) -> list[Row]:
-        rows: dict[str, tuple[MasterQuota, Row]] = {}
-        for quota in quotas:
-            kept = self._rows.get(quota.metadata.name)
-            rows[quota.metadata.name] = kept if kept is not None and kept[0] is quota else (quota, row(quota))
-        self._rows = rows
-        return [each for _, each in rows.values()]
+    async def of(self, quotas: Sequence[MasterQuota]) -> list[Row]:
+        """Others run in between."""
+        rows = [self._of(quota) async for quota in in_pieces(quotas)]
+        if len(self._rows) > len(quotas):
+            names = {row.name for row in rows}
+            self._rows = {name: kept for name, kept in self._rows.items() if name in names}
+        return rows
+
+    def _of(self, quota: MasterQuota) -> Row:
+        kept = self._rows.get(quota.metadata.name)
+        if kept is None or kept[0] is not quota:
+            kept = self._rows[quota.metadata.name] = quota, row(quota)
+        return kept[1]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from master.page.views.amounts import Amount
 from master.page.views.conditions import Shown, Tone
 from master.page.views.times import Moment, moment
 
+PER_PAGE = 100
 MAX_QUOTAS = 200  # of one seed that its page shows, the largest first
 
 
@@ -31,6 +32,15 @@ class SeedRow(NamedTuple):
     clusters: int | None
     webhook: Tone
     connected: Tone
+
+
+class Listed(NamedTuple):
+    """One page of them."""
+
+    rows: Sequence[SeedRow]
+    total: int
+    page: int
+    pages: int
 
 
 class Share(NamedTuple):
@@ -83,6 +93,12 @@ def rows(seeds: Iterable[Seed], now: datetime) -> list[SeedRow]:
     """Those in trouble first."""
     worst = {"bad": 0, "unknown": 1, "warn": 2, "good": 3}
     return sorted((row(seed, now) for seed in seeds), key=lambda each: (worst[each.tone], each.name))
+
+
+def listed(found: Sequence[SeedRow], page: int) -> Listed:
+    pages = max(-(-len(found) // PER_PAGE), 1)
+    page = min(max(page, 1), pages)
+    return Listed(found[(page - 1) * PER_PAGE : page * PER_PAGE], len(found), page, pages)
 
 
 def page(seed: Seed, quotas: Iterable[MasterQuota], now: datetime) -> SeedPage:

@@ -23,6 +23,10 @@ VIEWS = {
     "/seeds": "seed-1",
     "/seeds/seed-1": "Conditions",
     "/settings": "Default quota of projects",
+    "/quotas/project-alpha/edit": "An empty field removes the limit",
+    "/projects/alpha/fits": "Nothing is reserved",
+    "/organizations/acme/allocations": "Nothing is allocated",
+    "/decisions": "Why was it refused?",
     "/start": "Open a project",
 }
 WIDTHS = (360, 1280, 2560)

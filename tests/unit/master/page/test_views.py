@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -75,15 +76,31 @@ def test_what_is_not_counted_is_unknown_and_never_zero() -> None:
 
 
 def rows(*found: Any) -> list[quotas.Row]:
-    return quotas.Rows().of(found)
+    return [quotas.row(each) for each in found]
 
 
-def test_a_row_is_made_again_only_when_its_quota_has_changed() -> None:
+async def test_a_row_is_made_again_only_when_its_quota_has_changed() -> None:
     kept, one, two = quotas.Rows(), quota("one", used={"cpu": "1"}), quota("two", used={"cpu": "1"})
-    before = kept.of([one, two])
-    after = kept.of([one, quota("two", used={"cpu": "2"})])
+    before = await kept.of([one, two])
+    after = await kept.of([one, quota("two", used={"cpu": "2"})])
     assert after[0] is before[0] and after[1] is not before[1]
-    assert [row.name for row in kept.of([one])] == ["one"]
+    assert [row.name for row in await kept.of([one])] == ["one"]
+    assert (await kept.of([one, two]))[1] is not before[1]  # of a quota that was gone nothing is kept
+
+
+async def test_while_thousands_of_rows_are_made_others_run() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await quotas.Rows().of([quota(f"q{number}", used={"cpu": str(number)}) for number in range(2000)])
+    beside.cancel()
+    assert turns > 5
 
 
 def test_quotas_are_searched_filtered_sorted_and_cut_into_pages() -> None:
@@ -173,6 +190,13 @@ def test_seeds_in_trouble_come_first_and_without_a_condition_nothing_is_known() 
     known = [seed("fine", *HEALTHY), seed("new"), seed("down", ("Ready", "False", "Unreachable"))]
     assert [(row.name, row.tone) for row in seeds.rows(known, NOW)] == [
         ("down", "bad"), ("new", "unknown"), ("fine", "good"),
+    ]  # fmt: skip
+
+
+def test_seeds_are_cut_into_pages() -> None:
+    known = seeds.rows([seed(f"s{number:03}") for number in range(150)], NOW)
+    assert [(len(view.rows), view.page, view.pages) for view in (seeds.listed(known, page) for page in (0, 2, 9))] == [
+        (100, 1, 2), (50, 2, 2), (50, 2, 2),
     ]  # fmt: skip
 
 

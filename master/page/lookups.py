@@ -1,0 +1,122 @@
+"""Pages that show what a route of the HTTP API answers: allocations, a decision, and whether something fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from master.apiserver.allocation_types import Allocation
+from master.apiserver.call import RouteResponse
+from master.apiserver.decisions import Decision
+from master.apiserver.previews import FitsRequest, FitsResult, WhereRequest, WhereResult
+from master.apiserver.problem import ProblemError
+from master.apiserver.route import NAME, PATTERNS
+from master.apiserver.serializers import Quota
+from master.page.handlers import Asked, Shown
+
+_T = TypeVar("_T")
+
+PER_PAGE = "50"
+MAX_REPLICAS = 1_000_000
+_AMOUNT = "need."  # begins the names of fields that are amounts
+
+
+class Lookups:
+    """Each raises ProblemError and ApiError."""
+
+    async def allocations(self, asked: Asked) -> Shown:
+        name = asked.names["name"]
+        query = {
+            each: value for each in ("projectID", "kind", "continue") if (value := asked.query.get(each, "").strip())
+        }
+        if not all(NAME.fullmatch(query[each]) for each in ("projectID", "continue") if each in query):
+            raise ProblemError(404, "no project has this name")
+        answer = await asked.ask(
+            "list_allocations", asked.user, parameters={"organization": name}, query={**query, "limit": PER_PAGE}
+        )
+        found = answer.content
+        assert isinstance(found, list), "it is a list of allocations"
+        items: Sequence[Allocation] = found
+        return Shown(
+            "allocations.html",
+            f"Allocations of {name}",
+            {"name": name, "items": items, "query": query, "next": _next(answer, query)},
+            f"kubectl get alloc -n org-{name}",
+            f"GET /api/v1/organizations/{name}/allocations",
+            events="",
+        )
+
+    async def decision(self, asked: Asked) -> Shown:
+        """Of the decision whose id is asked for; without one, the form alone."""
+        id, seed = asked.query.get("id", "").strip().upper(), asked.query.get("seed", "").strip()
+        found: Decision | None = None
+        problem = ""
+        if id and not PATTERNS["decision"].fullmatch(id):
+            problem = "The id of a decision has eight letters and digits. It is at the end of the refusal's message."
+        elif id:
+            query = {"seed": seed} if NAME.fullmatch(seed) else {}
+            try:
+                content = (
+                    await asked.ask("get_decision", asked.user, parameters={"decision": id}, query=query)
+                ).content
+                assert isinstance(content, Decision), "it is a decision"
+                found = content
+            except ProblemError as error:
+                if error.status != 404:
+                    raise
+                problem = f"No agent keeps a decision {id}, or you cannot see it. Agents keep the latest ones."
+        values = {"id": id, "seed": seed, "found": found, "problem": problem}
+        call = f"GET /api/v1/decisions/{id}" if found is not None else ""
+        return Shown("decision.html", "Why was it refused?", values, found.command if found else "", call, events="")
+
+    async def fits(self, asked: Asked) -> Shown:
+        """Whether more fits into a project; nothing is written."""
+        name = asked.names["name"]
+        quota = (await asked.ask("get_project_quota", asked.user, parameters={"project": name})).content
+        assert isinstance(quota, Quota), "it is the quota of the project"
+        need, replicas = needed(asked.query)
+        fits: FitsResult | None = None
+        where: WhereResult | None = None
+        problem = ""
+        if need:
+            try:
+                body = FitsRequest(project=name, resources=need, replicas=replicas)
+                fits = _as(FitsResult, await asked.ask("fits", asked.user, body=body))
+                by_seed = WhereRequest(project=name, resources=need, replicas=max(replicas, 1))
+                where = _as(WhereResult, await asked.ask("where", asked.user, body=by_seed))
+            except ProblemError as error:
+                if error.status != 422:
+                    raise
+                problem = str(error)
+        values = {"name": name, "quota": quota, "need": need, "replicas": replicas}
+        values |= {"fits": fits, "where": where, "problem": problem}
+        command = f"kubectl seedquota fits --project {name} -f FILE"
+        return Shown("fits.html", f"Does it fit into {name}?", values, command, "POST /api/v1/fits", events="")
+
+
+def needed(query: Mapping[str, str]) -> tuple[dict[str, str | int], int]:
+    """What one piece needs, and how many there are to be."""
+    need: dict[str, str | int] = {
+        name.removeprefix(_AMOUNT): value.strip()
+        for name, value in query.items()
+        if name.startswith(_AMOUNT) and value.strip() not in ("", "0")
+    }
+    replicas = query.get("replicas", "1").strip()
+    return need, min(int(replicas), MAX_REPLICAS) if re.fullmatch("[0-9]{1,9}", replicas) else 1
+
+
+def _as(kind: type[_T], answer: RouteResponse) -> _T:
+    assert isinstance(answer.content, kind), f"it is a {kind.__name__}"
+    return answer.content
+
+
+def _next(answer: RouteResponse, query: Mapping[str, str]) -> str:
+    """The query of the next page; empty: there is none."""
+    link = next((value for name, value in answer.headers if name == "Link"), "")
+    found = re.match("<([^>]*)>", link)
+    if found is None:
+        return ""
+    rest = parse_qs(urlsplit(found[1]).query).get("continue", [""])[0]
+    return urlencode({**query, "continue": rest})

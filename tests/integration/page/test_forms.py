@@ -1,0 +1,122 @@
+"""What is asked and written by forms: limits, what fits, why something was refused."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.async_api import Browser
+
+from devcluster.install import GROUP_PATH
+from devcluster.load import Outcome, Size
+from tests.integration.page.place import EVIL, NOBODY, OPERATOR, TENANT, Place
+from tests.integration.page.test_page import accessible
+
+pytestmark = pytest.mark.integration
+
+EDIT = "/quotas/project-secret/edit"
+
+
+async def limits(place: Place) -> dict[str, str]:
+    found: dict[str, str] = (await place.kube("GET", f"{GROUP_PATH}/resourcequotas/project-secret"))["spec"]["quota"]
+    return found
+
+
+async def test_limits_are_previewed_then_saved(place: Place, browser: Browser) -> None:
+    async with place.looking(browser, OPERATOR) as window:
+        await window.open("/quotas/project-secret")
+        await window.page.get_by_role("link", name="Edit limits").click()
+        await window.page.fill("[name='limit.cpu']", "9")
+        await window.page.fill("[name='new.name']", "memory")
+        await window.page.fill("[name='new.limit']", "4Gi")
+        await window.page.get_by_role("button", name="Preview").click()
+        text = await window.text()
+        assert "7 cores 9 cores" in text and "no limit 4 Gi" in text
+        assert (await limits(place))["cpu"] == "7"
+        await accessible(window)
+        await window.page.get_by_role("button", name="Save").click()
+        await window.page.wait_for_url(f"{place.url}/quotas/project-secret")
+        assert await limits(place) == {"cpu": "9", "memory": "4Gi"}
+
+
+async def test_an_edit_never_overwrites_another_one(place: Place, browser: Browser) -> None:
+    async with place.looking(browser, OPERATOR) as window:
+        await window.open(EDIT)
+        await window.page.fill("[name='limit.cpu']", "11")
+        body = {"spec": {"quota": {"cpu": "12"}}}
+        await place.kube("PATCH", f"{GROUP_PATH}/resourcequotas/project-secret", body)
+        await window.page.get_by_role("button", name="Save").click()
+        assert "Somebody else has changed the limits meanwhile" in await window.text()
+        assert (await limits(place))["cpu"] == "12"
+
+
+async def test_a_limit_that_is_wrong_is_named_and_not_written(place: Place, browser: Browser) -> None:
+    async with place.looking(browser, OPERATOR) as window:
+        before = await limits(place)
+        for name, limit, said in (("cpu", "many", "cpu"), ("cpu", EVIL, "cpu"), ("servrs", "3", "servrs")):
+            await window.open(EDIT)
+            if name == "cpu":
+                await window.page.fill("[name='limit.cpu']", limit[:64])
+            else:
+                await window.page.fill("[name='new.name']", name)
+                await window.page.fill("[name='new.limit']", limit)
+            await window.page.get_by_role("button", name="Save").click()
+            assert said in await window.page.inner_text("[role=alert]")
+            assert await window.page.evaluate("window.pwned") is None
+        assert await limits(place) == before
+
+
+async def test_nobody_writes_without_the_right_or_for_another_site(place: Place) -> None:
+    before = await limits(place)
+    mine = await place.cookie(OPERATOR)
+    form = {"limit.cpu": "1", "version": "", "action": "save"}
+    for headers, csrf in (
+        ({"Cookie": mine}, ""),
+        ({"Cookie": mine}, "forged"),
+        ({"Cookie": mine, "Origin": "https://evil.example"}, "forged"),
+        ({"Cookie": mine, "Sec_Fetch_Site": "cross-site"}, "forged"),
+    ):
+        assert (await place.post(EDIT, {**form, "csrf": csrf}, **headers))[0] == 403
+    for actor in (TENANT, NOBODY):
+        theirs = await place.cookie(actor)
+        page = (await place.get("/decisions", Cookie=theirs))[1]
+        found = re.search(r'name="csrf" value="([^"]+)"', page)
+        assert found is not None
+        assert (await place.post(EDIT, {**form, "csrf": found[1]}, Cookie=theirs))[0] == 404
+        assert (await place.get(EDIT, Cookie=theirs))[0] == 404
+        # Nor with the secret of another one's session.
+        assert (await place.post(EDIT, {**form, "csrf": found[1]}, Cookie=mine))[0] == 403
+    assert await limits(place) == before
+
+
+async def test_a_tenant_asks_what_fits_and_why_something_was_refused(place: Place, browser: Browser) -> None:
+    refused = await place.tenant.create(Size("64", "1Gi", "1Gi"))
+    assert refused.outcome is Outcome.REFUSED
+    decision = refused.message.rpartition("decision ")[2].strip()
+    async with place.looking(browser, TENANT) as window:
+        await window.open("/projects/alpha")
+        await window.page.get_by_role("link", name="Does it fit?").click()
+        await window.page.fill("[name='need.cpu']", "1")
+        await window.page.fill("[name=replicas]", "40")
+        await window.page.get_by_role("button", name="Does it fit?").click()
+        text = await window.text()
+        assert "Does not fit" in text and "project-alpha" in text and "seed-1" in text
+        await accessible(window)
+        await window.page.fill("[name='need.cpu']", EVIL)
+        await window.page.get_by_role("button", name="Does it fit?").click()
+        assert "is not a quantity" in await window.page.inner_text("[role=alert]")
+        await window.open(f"/decisions?id={decision}")
+        await accessible(window)
+        text = await window.text()
+        assert decision in text
+        await window.open("/decisions?id=%3Cscript%3E")
+        assert "eight letters and digits" in await window.text()
+        assert await window.page.evaluate("window.pwned") is None
+
+
+async def test_allocations_are_listed_with_the_rights_of_the_http_api(place: Place) -> None:
+    status, text, _ = await place.get("/organizations/acme/allocations", TENANT)
+    assert status == 200 and "Nothing is allocated" in text
+    assert (await place.get("/organizations/acme/allocations", NOBODY))[0] == 404
+    assert (await place.get("/organizations/globex/allocations", TENANT))[0] == 404
+    assert (await place.get("/projects/secret/fits", TENANT))[0] == 404
