@@ -355,8 +355,12 @@ def amounts(raw: Mapping[str, str | int], where: str) -> dict[str, int]:
 
 
 def version(quotas: Iterable[MasterQuota]) -> str:
-    """Of the limits, not of the use: it is for If-Match, and use changes all the time."""
-    versions = sorted(f"{quota.metadata.uid}/{quota.metadata.generation}" for quota in quotas)
+    """Of the limits, not of the use: it is for If-Match, and use changes all the time. Limits change without an edit
+    when an override ends."""
+    versions = sorted(
+        "/".join((quota.metadata.uid, str(quota.metadata.generation), *(each.state for each in quota.status.overrides)))
+        for quota in quotas
+    )
     return hashlib.sha256(" ".join(versions).encode()).hexdigest()[:24]
 
 

@@ -15,6 +15,7 @@ import logging
 import random
 import time
 from collections.abc import Iterator
+from itertools import chain
 
 import msgspec
 
@@ -31,7 +32,7 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.runtime.token_bucket import TokenBucket
-from master.cache.informers import Caches, changed_name, organization_of
+from master.cache.informers import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of
 from master.cache.objects import MasterQuota
 from master.notifications import forms, metrics
 from master.notifications.active import Active, active
@@ -47,6 +48,7 @@ log = logging.getLogger(__name__)
 WORKERS = 32
 TIMEOUT = 30.0  # seconds for one object
 MAX_IN_NAMESPACE = 10
+TOGETHER = 0.5  # seconds after something began: what begins meanwhile is told together
 PAUSE = 10.0  # seconds between two messages of one object: what comes meanwhile is told together
 PER_SECOND, AT_ONCE = 0.2, 20  # messages of one namespace
 FIRST_BACKOFF, LONGEST_BACKOFF = 5.0, 600.0
@@ -152,7 +154,7 @@ class Notifications:
 
     def _review(self, namespace: str) -> None:
         for found in self._reflector.store.by_index(BY_NAMESPACE, namespace):
-            self._controller.queue.add(found.metadata.key)
+            self._controller.queue.add_after(found.metadata.key, TOGETHER)
 
     def _organization(self, project: str) -> str:
         found = self._caches.projects.store.get(project)
@@ -233,12 +235,22 @@ class Notifications:
         return scope
 
     def _next(self, found: QuotaNotification, known: _Known, scope: Scope) -> Next:
-        lasting = (each for quota in list(self._lasting.values()) for each in quota)
-        of = wanted(found.spec, scope, lasting, self._organization, time.time())
+        of = wanted(found.spec, scope, self._lasting_in(scope), self._organization, time.time())
         said = next_message(found.spec.form, known.status.notified, of)
         if said.left_out > known.status.left_out:
             metrics.LEFT_OUT.inc(said.left_out - known.status.left_out)
         return said
+
+    def _lasting_in(self, scope: Scope) -> Iterator[Active]:
+        """Of an organization only its own are looked at: there may be many others."""
+        if not scope.organization:
+            yield from chain.from_iterable(list(self._lasting.values()))
+            return
+        projects = self._caches.projects.store.by_index(BY_ORGANIZATION, scope.organization)
+        subjects = [f"organization/{scope.organization}", *(f"project/{each.metadata.name}" for each in projects)]
+        for subject in subjects:
+            for quota in self._caches.quotas.store.by_index(BY_SUBJECT, subject):
+                yield from self._lasting.get(quota.metadata.name, ())
 
     async def _secret(self, found: QuotaNotification) -> dict[str, bytes]:
         """Of its own namespace, and of none other. Raises _NotReady, ApiError."""

@@ -37,7 +37,7 @@ class GrantPublisher:
         hard = wire_quantities(state.limits)
         stale = usage_stale(view)
         unknown = uncounted(view.spec, view.allocated, clusters=sum(seed.clusters for seed in present))
-        words = summary(state.spec, use, state.limits, present, unknown)
+        words = summary(state.spec, use, state.limits, present, unknown, state.overrides)
         for seed in ledger.seeds:
             link = self._seeds.links.get(seed)
             copy = link.copy(state.name, state.uid) if link is not None and link.connected else None

@@ -12,7 +12,7 @@ from common.api.subject_text import subject_text
 from common.api.types import ResourceQuotaSpec
 from common.quota import resources, surge
 from common.quota.resources import ResourceList
-from master.cache.objects import QuotaStatus, SeedUsage, Summary, SurgeStatus
+from master.cache.objects import OverrideStatus, QuotaStatus, SeedUsage, Summary, SurgeStatus
 from master.quotas import conditions, namespace_lines, override_conditions
 from master.quotas.countable import uncounted
 from master.quotas.limits_fit import limits_fit
@@ -58,10 +58,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
             used=wire_quantities(_nonzero(resources.only(_surge_use(present), view.surge))),
         ),
         overrides=list(view.overrides),
-        summary=msgspec.structs.replace(
-            summary(view.spec, use, view.limits, present, unknown),
-            raised_until=override_conditions.first_end(view.overrides),
-        ),
+        summary=summary(view.spec, use, view.limits, present, unknown, view.overrides),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
         namespaces=namespaces,
@@ -89,6 +86,7 @@ def summary(
     limits: ResourceList,
     seeds: Sequence[SeedView],
     unknown: Collection[str] = (),
+    overrides: Sequence[OverrideStatus] = (),
 ) -> Summary:
     current = sum(seed.state == "Current" for seed in seeds)
     return Summary(
@@ -96,6 +94,7 @@ def summary(
         usage=usage_text(use, limits, unknown),
         peak=peak_text(use, _counted(limits, unknown)),
         seeds=f"{current}/{len(seeds)}",
+        raised_until=override_conditions.first_end(overrides),
     )
 
 

@@ -14,7 +14,7 @@ from master.apiserver import serializers
 from master.apiserver.problem import ProblemError
 from master.apiserver.serializers import Capacity
 from master.cache.allocations import Use
-from master.cache.objects import MasterQuota, QuotaStatus
+from master.cache.objects import MasterQuota, OverrideStatus, QuotaStatus
 
 
 def quota(
@@ -125,3 +125,27 @@ def test_an_amount_that_is_none_is_pointed_to(text: str) -> None:
     with pytest.raises(ProblemError) as refused:
         serializers.amounts({"cpu": 1, "a/b": text}, "/quota")
     assert [each.pointer for each in refused.value.errors] == ["/quota/a~1b"]
+
+
+def raised(state: str) -> MasterQuota:
+    said = OverrideStatus(until="2026-12-31T00:00:00Z", quota={"cpu": "16"}, state=state)  # type: ignore[arg-type]
+    found = quota({"cpu": 8}, {"cpu": 1}, overrides=[said])
+    return msgspec.structs.replace(
+        found, spec={**found.spec, "overrides": [{"until": said.until, "quota": said.quota}]}
+    )
+
+
+def test_a_limit_that_is_raised_for_a_time_is_not_made_the_limit_by_who_sends_back_what_was_read() -> None:
+    present = raised("InForce")
+    read = serializers.organization_quotas([present], {})
+    assert [(each.type, each.amount) for each in (*read.capacity, *read.free)] == [("cpu", 16), ("cpu", 15)]
+    assert serializers.capacity_changes(present, wanted(cpu=16), {}) == {}
+    assert serializers.capacity_changes(present, wanted(cpu=12), {}) == {"cpu": "12"}
+    shown = serializers.combined([present], "")
+    assert (shown.quota, shown.status.hard, shown.overrides[0].quota) == ({"cpu": "8"}, {"cpu": "16"}, {"cpu": "16"})
+
+
+def test_what_was_read_before_a_raise_ended_has_another_version() -> None:
+    """Else who sends it back would set the raised limit for good."""
+    versions = {serializers.version([raised(state)]) for state in ("InForce", "Ended")}
+    assert len(versions) == 2

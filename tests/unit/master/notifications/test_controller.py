@@ -77,7 +77,9 @@ class Sides:
         """Of the quota's limit."""
         found = [condition("NearLimit", True, reason, "cpu 10/10") for reason in reasons]
         status = QuotaStatus(summary=Summary(subject="project/alpha"), conditions=found)
-        changed = MasterQuota(metadata=ObjectMeta(name=quota), status=status)
+        of: dict[str, object] = {"subject": {"kind": "project", "name": "alpha"}}
+        changed = MasterQuota(metadata=ObjectMeta(name=quota), spec=of, status=status)
+        self.caches.quotas.store._set(quota, changed)
         self.told._changed("resourcequotas", Change(None, changed))
 
     async def look(self, key: str) -> float | None:

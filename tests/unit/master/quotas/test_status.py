@@ -8,7 +8,7 @@ from common.api.conditions import transition
 from common.api.subject_text import subject_text
 from common.api.types import AccountWait, Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
-from master.cache.objects import QuotaStatus
+from master.cache.objects import OverrideStatus, QuotaStatus
 from master.quotas.grant_publisher import usage_stale
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.stale_sources import age
@@ -581,3 +581,20 @@ def test_the_largest_namespaces_of_all_seeds_are_shown_and_the_others_counted():
 )
 def test_seeds_are_shown_whether_some_of_the_use_is_an_old_count(quota, stale):
     assert usage_stale(quota) is stale
+
+
+def test_a_limit_that_is_raised_for_a_time_is_shown_with_its_end() -> None:
+    raised = OverrideStatus(until="2026-12-31T00:00:00Z", quota={"cpu": "128"}, reason="launch")
+    given = replace(
+        view(seed(use={"cpu": "70"})), limits=amounts(cpu="128"), raised=amounts(cpu="128"), overrides=[raised]
+    )
+    found = quota_status(given, QuotaStatus(), NOW)
+    assert (found.hard, found.overrides) == ({"cpu": "128"}, [raised])
+    assert (found.summary.usage, found.summary.raised_until) == ("cpu 70/128", raised.until)
+    assert condition(found, "Overridden") == ("True", "Raised", "cpu=128 until 2026-12-31T00:00:00Z (launch)")
+    assert condition(found, "Exceeded")[:2] == ("False", "WithinLimit")
+    over = replace(given, limits=amounts(cpu="64"), raised={}, overrides=[replace(raised, state="Ended")])
+    found = quota_status(over, found, LATER)
+    assert condition(found, "Overridden")[:2] == ("False", "Ended")
+    assert condition(found, "Exceeded")[:2] == ("True", "LimitLowered")
+    assert found.summary.raised_until == ""
