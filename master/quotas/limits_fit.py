@@ -19,7 +19,7 @@ LIMITS_FIT = "LimitsFit"
 
 
 def limits_fit(view: QuotaView) -> list[Condition]:
-    """Only there where limits of both are compared."""
+    """Only there where limits of both are compared: those that are set, not what is raised for a time."""
     if view.organization_limits is None:
         return []
     if view.spec.subject.kind == "project":
@@ -28,25 +28,25 @@ def limits_fit(view: QuotaView) -> list[Condition]:
 
 
 def _of_project(view: QuotaView, parent: ResourceList) -> list[Condition]:
-    compared = resources.only(parent, view.limits)
+    compared = resources.only(parent, view.lasting_limits)
     if not compared:
         return []
-    above = [name for name, limit in compared.items() if view.limits[name] > limit]
+    above = [name for name, limit in compared.items() if view.lasting_limits[name] > limit]
     if not above:
         return [condition(LIMITS_FIT, True, "Fits", "")]
-    mine, theirs = resources.texts(resources.only(view.limits, above), resources.only(compared, above))
+    mine, theirs = resources.texts(resources.only(view.lasting_limits, above), resources.only(compared, above))
     text = f"{mine} is more than organization {view.organization} may use ({theirs}), so it cannot all be used"
     return [condition(LIMITS_FIT, False, "AboveParent", text)]
 
 
 def _of_organization(view: QuotaView, children: ResourceList) -> list[Condition]:
-    compared = resources.only(children, view.limits)
+    compared = resources.only(children, view.lasting_limits)
     if view.overcommit is None or not compared or is_of_a_part(to_builtins(view.spec)):
         return []
-    above = [name for name, total in compared.items() if total > view.limits[name] * view.overcommit]
+    above = [name for name, total in compared.items() if total > view.lasting_limits[name] * view.overcommit]
     if not above:
         return [condition(LIMITS_FIT, True, "Fits", "")]
-    total, mine = resources.texts(resources.only(compared, above), resources.only(view.limits, above))
+    total, mine = resources.texts(resources.only(compared, above), resources.only(view.lasting_limits, above))
     text = (
         f"the limits of its projects are {total} together, more than {float(view.overcommit):g} times {mine} "
         "(QuotaSettings, spec.overcommit)"

@@ -79,6 +79,7 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     surge: ResourceList = {}
     overrides: Sequence[OverrideStatus] = ()
     raised: ResourceList = {}  # the limits that overrides have raised
+    unraised: ResourceList = {}  # ... and what they are without
     subject_exists: bool
     learning: bool
     beyond_counters: Sequence[str] = ()  # resources of which nothing can be granted any more
@@ -88,3 +89,8 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     organization_limits: OrganizationLimits | None = None
     overcommit: Fraction | None = None
     seeds: Sequence[SeedView]
+
+    @property
+    def lasting_limits(self) -> ResourceList:
+        """Without what is raised for a time."""
+        return {**self.limits, **self.unraised}

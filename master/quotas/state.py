@@ -177,6 +177,7 @@ class QuotaState:
         self.ceilings = surge.ceilings(self.limits, self.surge)
         own = resources.parse(spec_quota(self.quota))
         self.raised = {name: amount for name, amount in self.limits.items() if amount > own[name]}
+        self.unraised = resources.only(own, self.raised)
 
     def account(self, seed: str) -> SeedAccount:
         return self.seeds.setdefault(seed, SeedAccount())

@@ -53,6 +53,7 @@ class Views:
             surge=state.surge,
             overrides=state.overrides,
             raised=state.raised,
+            unraised=state.unraised,
             subject_exists=self._subject_exists(state.quota),
             learning=decision.learning,
             beyond_counters=escrow.beyond_counters(ledger, state.ceilings),

@@ -117,12 +117,16 @@ LIMITS = OrganizationLimits(
 )
 
 
+RAISED = [{"until": "2999-01-01T00:00:00Z", "quota": {"cpu": "640"}}]
+
+
 def view(kind: str, overcommit: str = "", limits: dict[str, str] | None = None, **more: object) -> QuotaView:
     state = QuotaState(quota(kind, "alpha", limits=limits or {"cpu": "40"}, **more))
     return QuotaView(
         generation=1,
         spec=state.spec,
         limits=state.limits,
+        unraised=state.unraised,
         subject_exists=True,
         learning=False,
         organization="acme",
@@ -138,6 +142,8 @@ def view(kind: str, overcommit: str = "", limits: dict[str, str] | None = None, 
         (view("project"), "AboveParent", "cpu=40 is more than organization acme may use (cpu=32)"),
         (view("project", limits={"cpu": "32"}), "Fits", ""),
         (view("project", limits={"machines": "99"}), "", ""),
+        (view("project", limits={"cpu": "32"}, overrides=RAISED), "Fits", ""),
+        (view("organization", "1", limits={"cpu": "59"}, overrides=RAISED), "OvercommitExceeded", "1 times cpu=59"),
         (view("organization"), "", ""),
         (view("organization", "1"), "OvercommitExceeded", "cpu=60 together, more than 1 times cpu=40"),
         (view("organization", "1.49"), "OvercommitExceeded", "more than 1.49 times"),
