@@ -23,8 +23,8 @@ EVENTS = (NEAR_LIMIT, FULL, EXCEEDED, UNREACHABLE, ENDS)
 
 
 class Active(msgspec.Struct, frozen=True, kw_only=True):
-    """It began at `since`, and lasts. `mark` tells two of one event apart. `until`: when nobody needs to be told any
-    more, in Unix time; None: as long as it lasts."""
+    """It began at `since`, and lasts. `subject`: kind/name. `mark` tells two of one event apart. `until`: when nobody
+    needs to be told any more, in Unix time; None: as long as it lasts."""
 
     quota: str
     subject: str
@@ -41,7 +41,7 @@ class Active(msgspec.Struct, frozen=True, kw_only=True):
 
 def active(quota: MasterQuota) -> tuple[Active, ...]:
     """In a fixed order."""
-    subject = quota.status.summary.subject
+    subject = _subject(quota)
     found = [
         Active(
             quota=quota.metadata.name,
@@ -69,6 +69,13 @@ def active(quota: MasterQuota) -> tuple[Active, ...]:
             )
         )
     return tuple(sorted(found, key=lambda each: each.key))
+
+
+def _subject(quota: MasterQuota) -> str:
+    """`project/alpha`, whichever part of it is limited; of kind namespaces as columns have it."""
+    subject = quota.spec.get("subject")
+    kind, name = (subject.get("kind"), subject.get("name")) if isinstance(subject, dict) else ("", "")
+    return f"{kind}/{name}" if name else quota.status.summary.subject
 
 
 def _of_conditions(conditions: Iterable[Condition]) -> Iterable[tuple[str, Condition]]:

@@ -27,8 +27,13 @@ def lasts(event: str = "NearLimit", quota: str = "alpha", **more: object) -> Act
 
 def status(*conditions: tuple[str, bool, str], overrides: tuple[OverrideStatus, ...] = ()) -> MasterQuota:
     found = [replace(condition(*each, "cpu 60/64"), last_transition_time=SINCE) for each in conditions]
-    said = QuotaStatus(summary=Summary(subject="project/alpha"), conditions=found, overrides=list(overrides))
-    return MasterQuota(metadata=ObjectMeta(name="alpha"), status=said)
+    said = QuotaStatus(
+        summary=Summary(subject="project/alpha in clusters tier=prod"), conditions=found, overrides=list(overrides)
+    )
+    of: dict[str, object] = {
+        "subject": {"kind": "project", "name": "alpha", "clusters": {"matchLabels": {"tier": "prod"}}}
+    }
+    return MasterQuota(metadata=ObjectMeta(name="alpha"), spec=of, status=said)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,9 @@ def status(*conditions: tuple[str, bool, str], overrides: tuple[OverrideStatus, 
     ],
 )
 def test_what_lasts_is_what_conditions_say(conditions: list[tuple[str, bool, str]], events: list[str]) -> None:
-    assert [each.event for each in active(status(*conditions))] == events
+    found = active(status(*conditions))
+    assert [each.event for each in found] == events
+    assert {each.subject for each in found} <= {"project/alpha"}, "whose it is, not which part"
 
 
 def test_each_end_of_an_override_is_told_a_day_before_and_when_it_comes_and_not_long_after() -> None:
