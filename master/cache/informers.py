@@ -139,12 +139,12 @@ class Caches:
 
     def kin(self, plural: str, change: Change[Object]) -> Iterator[MasterQuota]:
         """Other quotas whose limits are compared with what changed: those of a project with those of its organization,
-        and the other way round."""
+        and the other way round; with overcommit those of all its projects."""
         for organization in self._compared(plural, change):
             yield from self.quotas_of("organization", organization)
             if plural == "projects":
                 yield from self.quotas_of("project", changed_name(change))
-            elif any(isinstance(each, MasterQuota) and _is_of_organization(each) for each in (change.old, change.new)):
+            elif self.overcommit() is not None or _is_of_organization(change):
                 for project in self._projects_of(organization):
                     yield from self.quotas_of("project", project)
 
@@ -248,8 +248,9 @@ class Caches:
         return tell
 
 
-def _is_of_organization(quota: MasterQuota) -> bool:
-    return subject_of(quota)[0] == "organization"
+def _is_of_organization(change: Change[Object]) -> bool:
+    quotas = (each for each in (change.old, change.new) if isinstance(each, MasterQuota))
+    return any(subject_of(quota)[0] == "organization" for quota in quotas)
 
 
 _METADATA: dict[str, Resource[Object]] = {

@@ -73,6 +73,14 @@ class SurgeStatus(Wire):
     used: Quantities = {}
 
 
+class FittingLimits(Wire):
+    """Of a project the largest limits that fit into those of its organization, of an organization the smallest into
+    which those of its projects fit."""
+
+    most: Quantities = {}
+    least: Quantities = {}
+
+
 class QuotaStatus(Wire):
     """The status of a quota on the master."""
 
@@ -87,6 +95,7 @@ class QuotaStatus(Wire):
     seeds_omitted: int = 0
     namespaces: list[NamespaceUse] = []
     namespaces_omitted: int = 0
+    fits: FittingLimits = msgspec.field(default_factory=FittingLimits)
     conditions: list[Condition] = []
 
 

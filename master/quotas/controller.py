@@ -51,6 +51,9 @@ TIMEOUT = 30.0  # seconds for one decision
 POLL_ASK = 0.2  # seconds until another look while an ask waits
 COPIES_FIRST = 5.0  # seconds that a quota made just now waits for its first copy: nothing can be decided before
 AGES_EVERY = 30.0
+COMPARE_EVERY = (
+    3.0  # seconds in which limits of projects and of their organization are compared anew: often many change
+)
 
 
 class Quotas:
@@ -110,10 +113,9 @@ class Quotas:
     # What changed ----------------------------------------------------------------------------------------------
 
     def _changed(self, plural: str, change: Change[Object]) -> None:
-        name = changed_name(change)
-        old, new = change.old, change.new
+        name, old, new = changed_name(change), change.old, change.new
         for quota in self._caches.kin(plural, change):
-            self._controller.queue.add_after(quota.metadata.name, PAUSE)  # for its condition LimitsFit alone
+            self._controller.queue.add_after(quota.metadata.name, COMPARE_EVERY)
         if plural == "resourcequotas":
             if (
                 old is None

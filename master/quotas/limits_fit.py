@@ -9,13 +9,25 @@ from __future__ import annotations
 from msgspec import to_builtins
 
 from common.api.conditions import condition
+from common.api.convert import wire_quantities
 from common.api.types import Condition
 from common.quota import resources
 from common.quota.resources import ResourceList
+from master.cache.objects import FittingLimits
 from master.cache.organization_limits import is_of_a_part
 from master.quotas.quota_view import QuotaView
 
 LIMITS_FIT = "LimitsFit"
+
+
+def fitting(view: QuotaView) -> FittingLimits:
+    """From which `kubectl apply` warns, before there is a condition."""
+    limits = view.organization_limits
+    if limits is None or view.spec.enforcement != "deny" or is_of_a_part(to_builtins(view.spec)):
+        return FittingLimits()
+    if view.spec.subject.kind == "project":
+        return FittingLimits(most=wire_quantities(limits.most(view.lasting_limits, view.overcommit)))
+    return FittingLimits(least=wire_quantities(limits.least(view.overcommit)))
 
 
 def limits_fit(view: QuotaView) -> list[Condition]:

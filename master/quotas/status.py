@@ -15,7 +15,7 @@ from common.quota.resources import ResourceList
 from master.cache.objects import OverrideStatus, QuotaStatus, SeedUsage, Summary, SurgeStatus
 from master.quotas import conditions, namespace_lines, override_conditions
 from master.quotas.countable import uncounted
-from master.quotas.limits_fit import limits_fit
+from master.quotas.limits_fit import fitting, limits_fit
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.use_text import peak_text, usage_text
 
@@ -63,6 +63,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
         namespaces=namespaces,
         namespaces_omitted=namespaces_omitted,
+        fits=fitting(view),
         conditions=transition(before.conditions, found, now),
     )
 

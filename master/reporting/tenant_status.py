@@ -8,7 +8,6 @@ from collections.abc import Callable
 import msgspec
 
 from common.api.conditions import condition, now, transition
-from common.api.convert import wire_quantities
 from common.api.labels import MASTER_MANAGER
 from common.api.status import write_status
 from common.api.types import Condition, ResourceQuotaSpec
@@ -18,7 +17,6 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Change
 from master.cache.informers import BY_ORGANIZATION, BY_SUBJECT, Caches, changed_name, organization_of, subject_of
 from master.cache.objects import ORGANIZATIONS, PROJECTS, MasterQuota, Named, OrganizationNamespace
-from master.cache.organization_limits import tightest
 from master.reporting import tenant_conditions
 from master.seeds.registry import Seeds
 
@@ -29,7 +27,6 @@ WORKERS = 2  # what people read must not crowd out what programs wait for
 TIMEOUT = 15.0
 
 NO_NAMESPACE = OrganizationNamespace()
-_OPTIONAL = ("summary", "namespace", "largestLimits", "leastLimits")
 
 Key = tuple[str, str]  # plural and name
 
@@ -79,11 +76,6 @@ class Tenants:
     def _changed(self, plural: str, change: Change[Object]) -> None:
         queue = self._controller.queue
         name = changed_name(change)
-        for compared in self._caches.kin(plural, change):
-            kind, subject = subject_of(compared)
-            queue.add_after((f"{kind}s", subject), USAGE_EVERY)
-        if plural == "quotasettings":
-            self.review_all()  # what fits depends on overcommit
         if plural == "resourcequotas":
             for quota in (change.old, change.new):
                 if isinstance(quota, MasterQuota):
@@ -116,7 +108,7 @@ class Tenants:
             return SETTLE
         status = self._project(there) if plural == "projects" else self._organization(there)
         known = {**there.status, "conditions": _conditions(there)}
-        kept = all(field in status or field not in known for field in _OPTIONAL)
+        kept = all(field in status or field not in known for field in ("summary", "namespace"))
         if not kept or any(known.get(field) != value for field, value in status.items()):
             await write_status(self._cluster, resource, there, status, MASTER_MANAGER)
         return None
@@ -142,10 +134,6 @@ class Tenants:
             ready = self._on_seeds("projects", name)
         quotas = self._quotas("project", name)
         status = _status(project, ready)
-        if organization:
-            limits = self._caches.limits_of(organization)
-            if fits := limits.most(tightest(quotas), self._caches.overcommit()):
-                status["largestLimits"] = wire_quantities(fits)
         if quotas:
             status["summary"] = {
                 "quota": ", ".join(quota.metadata.name for quota in quotas)[:2048],
@@ -162,8 +150,6 @@ class Tenants:
         if namespace.name:
             status["namespace"] = namespace.name
         status["projects"] = len(self._caches.projects.store.by_index(BY_ORGANIZATION, name))
-        if needed := self._caches.limits_of(name).least(self._caches.overcommit()):
-            status["leastLimits"] = wire_quantities(needed)
         if quotas:
             status["summary"] = {"usage": self._usage(quotas)}
         return status

@@ -41,10 +41,6 @@ def seed(name: str, namespace_quotas: str, *exempt: str) -> dict:
     }
 
 
-def tenant(kind: str, name: str, **spec: object) -> dict:
-    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
-
-
 @pytest.fixture(scope="module")
 async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     """One seed whose own namespaces take part, one whose do not, and a quota of which more is used than is left."""
@@ -64,11 +60,13 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             "status": {"globalUsage": {"clusters": "3"}},
         },
         {
-            **tenant("Project", "alpha", organization="acme"),
-            "status": {"largestLimits": {"cpu": "24", "memory": "64Gi"}},
+            **quota("project-alpha", {"kind": "project", "name": "alpha"}, cpu="24", machines="1"),
+            "status": {"fits": {"most": {"cpu": "24", "memory": "64Gi"}}},
         },
-        {**tenant("Project", "beta", organization="acme"), "status": {"largestLimits": {"cpu": "1"}}},
-        {**tenant("Organization", "acme"), "status": {"leastLimits": {"cpu": "24"}}},
+        {
+            **quota("org-acme", {"kind": "organization", "name": "acme"}, cpu="24"),
+            "status": {"fits": {"least": {"cpu": "24"}}},
+        },
     ]
     for body in stored:
         await api.store(body)
@@ -79,10 +77,9 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             await asyncio.sleep(0.1)
         while len((await api.create(settings({"clusters": ALLOCATIONS}))).warnings) < 2:
             await asyncio.sleep(0.1)
-        for kind, cpu in (("project", "25"), ("organization", "23")):
-            name = {"project": "alpha", "organization": "acme"}[kind]
-            while not (await api.create(quota("a", {"kind": kind, "name": name}, cpu=cpu))).warnings:
-                await asyncio.sleep(0.1)
+        unfit = {"spec": {"quota": {"cpu": "25"}}}
+        while not (await api.patch(quota("project-alpha", {}), unfit)).warnings:
+            await asyncio.sleep(0.1)
     yield api
     for body in (*policies, *stored):
         await api.call("DELETE", api.path(body))
@@ -201,28 +198,25 @@ async def test_a_limit_does_not_lapse_because_the_catalogue_counts_another_side(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "limits", "told"),
+    ("name", "limits", "told"),
     [
-        ("project", "alpha", {"cpu": "24", "memory": "64Gi"}, ""),
+        ("project-alpha", {"cpu": "24", "memory": "64Gi"}, ""),
         (
-            "project",
-            "alpha",
+            "project-alpha",
             {"cpu": "25", "memory": "65Gi"},
-            "organization acme: cpu=25 (at most 24), memory=65Gi (at most 64Gi);",
+            "the organization: cpu=25 (at most 24), memory=65Gi (at most 64Gi);",
         ),
-        ("project", "alpha", {"machines": "9"}, ""),
-        ("project", "unknown", {"cpu": "99"}, ""),
-        ("organization", "acme", {"cpu": "24"}, ""),
-        ("organization", "acme", {"cpu": "23500m"}, "its projects need: cpu=23500m (at least 24);"),
-        ("organization", "alpha", {"cpu": "1"}, ""),
+        ("project-alpha", {"machines": "9"}, ""),
+        ("org-acme", {"cpu": "24"}, ""),
+        ("org-acme", {"cpu": "23500m"}, "its projects need: cpu=23500m (at least 24);"),
+        ("org-two", {"clusters": "99"}, ""),
     ],
 )
 async def test_limits_of_projects_and_their_organization_that_do_not_fit_are_warned_of(
-    warned: Api, kind: str, name: str, limits: dict[str, str], told: str
+    warned: Api, name: str, limits: dict[str, str], told: str
 ) -> None:
-    answer = await warned.create(quota("a", {"kind": kind, "name": name}, **limits))
-    assert (answer.status, len(answer.warnings)) == (201, 1 if told else 0), answer
+    answer = await warned.patch(quota(name, {}), {"spec": {"quota": limits}})
+    assert (answer.status, len(answer.warnings)) == (200, 1 if told else 0), answer
     assert all(told in text for text in answer.warnings)
-    some = quota("a", {"kind": kind, "name": name}, **limits)
-    some["spec"]["enforcement"] = "warn"
-    assert (await warned.create(some)).warnings == [], "it refuses nothing"
+    refuses_nothing = {"spec": {"quota": limits, "enforcement": "warn"}}
+    assert (await warned.patch(quota(name, {}), refuses_nothing)).warnings == []

@@ -12,9 +12,9 @@ from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change
 from common.quota import resources
 from master.cache.informers import Caches
-from master.cache.objects import MasterQuota, Named
+from master.cache.objects import FittingLimits, MasterQuota, Named
 from master.cache.organization_limits import OrganizationLimits
-from master.quotas.limits_fit import limits_fit
+from master.quotas.limits_fit import fitting, limits_fit
 from master.quotas.quota_view import QuotaView
 from master.quotas.state import QuotaState
 
@@ -102,6 +102,10 @@ def test_only_quotas_that_are_compared_with_a_changed_one_are_looked_at_again(wo
     assert world.kin("resourcequotas", change(of_alpha)) == {"organization-acme"}
     assert world.kin("resourcequotas", change(old=of_acme)) == {"organization-acme", "project-alpha", "project-beta"}
     assert world.kin("resourcequotas", change(of_alpha, of_alpha)) == set(), "its status alone is another"
+    settings = Named(metadata=ObjectMeta(name="default", generation=1), spec={"overcommit": "2"})
+    world.caches.settings.store._set("default", settings)
+    assert world.kin("resourcequotas", change(of_alpha)) == {"organization-acme", "project-alpha", "project-beta"}
+    world.caches.settings.store._remove("default")
     assert world.kin("resourcequotas", change(quota("project", "free", limits={}))) == set()
     assert world.kin("projects", change(project("alpha"), project("alpha", ""))) == {
         "organization-acme",
@@ -112,7 +116,7 @@ def test_only_quotas_that_are_compared_with_a_changed_one_are_looked_at_again(wo
 
 LIMITS = OrganizationLimits(
     own=resources.parse({"cpu": "32"}),
-    largest=resources.parse({"cpu": "40"}),
+    largest=resources.parse({"cpu": "40", "machines": "9"}),
     total=resources.parse({"cpu": "60", "machines": "9"}),
 )
 
@@ -169,3 +173,13 @@ def test_what_would_fit_is_told_of_both(overcommit: str, most: str, least: str) 
     assert resources.render(
         OrganizationLimits(largest={"cpu": LIMITS.largest["cpu"]}, total=LIMITS.total).least(factor)
     ) == {"cpu": least}
+
+
+def test_what_would_fit_is_in_the_status_of_what_is_compared() -> None:
+    assert fitting(view("project")) == FittingLimits(most={"cpu": "32"})
+    assert fitting(view("organization", "1")) == FittingLimits(least={"cpu": "60", "machines": "9"})
+    assert (
+        fitting(view("project", enforcement="warn"))
+        == fitting(view("project", scopes=["Terminating"]))
+        == FittingLimits()
+    )

@@ -10,10 +10,8 @@ import pytest
 
 from common.api.conditions import condition
 from common.kube.client.meta import ObjectMeta
-from common.quota.quantity import UNIT
 from common.runtime.burst import BurstDetector
 from master.cache.objects import AllocatedTypes, MasterQuota, Named, OrganizationNamespace, QuotaStatus
-from master.cache.organization_limits import OrganizationLimits
 from master.reporting import tenant_status
 from master.reporting.tenant_status import NO_NAMESPACE, SETTLE, Tenants
 
@@ -30,7 +28,6 @@ class Master:
         self.project = Named(metadata=ObjectMeta(name="alpha", uid="1", generation=1))
         self.organizations = {"acme": Named(metadata=ObjectMeta(name="acme", uid="2", generation=1))}
         self.quotas: list[MasterQuota] = []
-        self.limits = OrganizationLimits()
         self.link = SimpleNamespace(
             name="seed-1",
             connected=True,
@@ -44,8 +41,6 @@ class Master:
             organizations=SimpleNamespace(store=self.organizations),
             quotas=SimpleNamespace(store=SimpleNamespace(by_index=lambda _index, _key: self.quotas)),
             allocated_types=AllocatedTypes,
-            limits_of=lambda _organization: self.limits,
-            overcommit=lambda: None,
         )
         seeds: Any = SimpleNamespace(present=lambda: [self.link], rush=BurstDetector())
         cluster: Any = SimpleNamespace(apply=self._apply)
@@ -142,19 +137,3 @@ async def test_the_use_under_a_quota_that_went_is_not_shown_any_more() -> None:
         {"quota": "project-alpha", "usage": "cpu 2/8"},
         None,
     ]
-
-
-async def test_what_fits_is_shown_of_a_project_and_of_its_organization_while_there_is_something_to_compare() -> None:
-    master = Master()
-    master.synced = True
-    master.limits = OrganizationLimits(own={"cpu": 32 * UNIT}, largest={"cpu": 8 * UNIT}, total={"cpu": 20 * UNIT})
-    await master.look()
-    assert "largestLimits" not in master.written[-1], "it is of no organization"
-    master.project = msgspec.structs.replace(master.project, spec={"organization": "acme"})
-    await master.look()
-    await master.look(ORGANIZATION)
-    assert [master.written[-2]["largestLimits"], master.written[-1]["leastLimits"]] == [{"cpu": "32"}, {"cpu": "8"}]
-    master.limits = OrganizationLimits()
-    await master.look()
-    await master.look(ORGANIZATION)
-    assert [{"largestLimits", "leastLimits"} & each.keys() for each in master.written[-2:]] == [set(), set()]
