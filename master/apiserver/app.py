@@ -128,7 +128,7 @@ class App:
         self.rights = Rights(cluster)
         self.allocations = allocations
         self._identities = Identities(cluster)
-        self.events = Events(caches, self.rights)
+        self.events = Events(caches, allocations, self.rights)
         self._handlers = handlers(
             Handlers(cluster, caches, allocations, self.rights),
             AllocationHandlers(cluster, caches, allocations, self.rights),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
+from common.api.types import Allocation
 from common.kube.client.meta import Object
 from common.kube.controller.store import Change
 from common.runtime.waiting import within
@@ -23,6 +24,7 @@ from common.server.access_reviews import User
 from master.apiserver.auth import Right, Rights
 from master.apiserver.problem import ProblemError, invalid
 from master.apiserver.visibility import Visibility
+from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches, subject_of
 from master.cache.objects import MasterQuota
 
@@ -39,7 +41,7 @@ Still = Callable[[], Awaitable[None]]
 
 
 class Changed(msgspec.Struct, frozen=True, order=True):
-    """An object that was made, changed or deleted."""
+    """An object that was made, changed or deleted. Allocations have no name: whoever sees a quota need not see them."""
 
     resource: str
     name: str
@@ -79,13 +81,14 @@ class _Stream:
 
 
 class Events:
-    def __init__(self, caches: Caches, rights: Rights) -> None:
+    def __init__(self, caches: Caches, allocations: AllocationCache, rights: Rights) -> None:
         self._rights = rights
         self._visibility = Visibility(caches, rights)
         self._streams: dict[tuple[str, str], set[_Stream]] = {}
         self._of: Counter[str] = Counter()
         self._ended = False
         caches.listen(self._changed)
+        allocations.listen(self._allocated)
 
     def end(self) -> None:
         """All streams, so that those who follow ask another replica."""
@@ -168,3 +171,8 @@ class Events:
         for subject in subjects:
             for stream in self._streams.get(subject, ()):
                 stream.tell(changed)
+
+    def _allocated(self, found: Allocation) -> None:
+        for subject in (("organization", found.spec.organization), ("project", found.spec.project)):
+            for stream in self._streams.get(subject, ()):
+                stream.tell(Changed("allocations", ""))

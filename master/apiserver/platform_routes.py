@@ -42,7 +42,7 @@ PLATFORM = (
         "Platform",
         types.DefaultLimits,
         body=types.DefaultUpdate,
-        problems=(403, 409),
+        problems=(403, 404, 409),
         conditional=True,
         headers=_CHANGED,
     ),
@@ -67,7 +67,7 @@ PLATFORM = (
         "Platform",
         types.DefaultPreview,
         body=types.DefaultUpdate,
-        problems=(403,),
+        problems=(403, 404),
         reads=True,
     ),
     Route(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 
 NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-PATTERNS = {"decision": re.compile(r"[0-9A-Za-z]{8}"), "kind": re.compile(r"project|organization")}
+PATTERNS = {"decision": re.compile(r"[0-9A-Za-z]{8}"), "kind": re.compile(r"(?:project|organization)")}
 """Of parameters that are no names of objects."""
 
 MAX_LIMIT = 500

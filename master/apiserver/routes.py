@@ -312,9 +312,9 @@ ROUTES = (
         "Follow what changes, as server-sent events",
         "An event `change` has the names of objects that were made, changed or deleted: "
         '`{"changed": [{"resource": "resourcequotas", "name": "project-alpha"}], "more": false}`. It comes '
-        "within half a second. With `project` or `organization`, it is the object and the quotas of this subject; "
-        "else everything, which needs the right to list ResourceQuotas, and Seeds with the right to list these. A new "
-        "stream begins without what changed before: read it after the stream has begun.",
+        "within half a second. With `project` or `organization`, it is the object, the quotas and the allocations of "
+        "this subject; else everything, which needs the right to list ResourceQuotas, and Seeds with the right to list "
+        "these. A new stream begins without what changed before: read it after the stream has begun.",
         "Events",
         str,
         query=(

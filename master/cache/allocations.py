@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from common.api.types import ALLOCATIONS, Allocation
 from common.kube.client.api_client import Cluster
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
+from common.runtime.listeners import Listeners
 
 K = TypeVar("K")
 
@@ -52,6 +53,11 @@ class AllocationCache:
         self._use_of: dict[_Key, dict[str, Use]] = {}
         self._names: dict[str, dict[_Group, list[str]]] = {}  # by namespace, sorted
         self._expected: dict[str, set[asyncio.Future[tuple[str, str]]]] = {}
+        self._listeners: Listeners[[Allocation]] = Listeners()
+
+    def listen(self, listener: Callable[[Allocation], None]) -> Callable[[], None]:
+        """Called with what was made or changed, or as it was. Returns what ends it."""
+        return self._listeners.add(listener)
 
     async def run(self) -> None:
         await self._reflector.run()
@@ -131,6 +137,8 @@ class AllocationCache:
                 namespace = found.metadata.namespace
                 _sum_up(self._use, namespace, found, sign)
                 _sum_up(self._use_of, (namespace, found.spec.project), found, sign)
+        if (found := change.new or change.old) is not None:
+            self._listeners.call(found)
 
     def _name(self, new: Allocation) -> None:
         """An API server lets nobody change what is the group."""

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from common.api.types import Allocation, AllocationSpec
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.controller.store import Change
 from master.apiserver import auth, events
@@ -114,6 +115,21 @@ async def test_a_stream_of_one_project_names_only_what_is_of_it(world: World, mo
         change(world, "projects", Named(metadata=ObjectMeta(name="beta")))
         change(world, "resourcequotas", quota("of-alpha", "project", "alpha"))
         assert (await told(stream))["changed"] == [{"resource": "resourcequotas", "name": "of-alpha"}]
+
+
+async def test_of_allocations_it_is_told_to_their_organization_and_project_that_some_changed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may(world, monkeypatch, ("get", "projects/quotas"), ("list", "resourcequotas"))
+    world.app.caches.projects.store._set("alpha", Named(metadata=ObjectMeta(name="alpha")))
+    spec = AllocationSpec(organization="acme", project="alpha", kind="server", id="1", resources=[])
+    made = Allocation(metadata=ObjectMeta(name="a-secret", namespace="org-acme", uid="u"), spec=spec)
+    async with following(world, "?project=alpha") as of_project, following(world) as of_all:
+        world.app.allocations._changed(Change(None, made))
+        world.app.allocations._changed(Change(made, None))
+        change(world, "projects", Named(metadata=ObjectMeta(name="other")))
+        assert (await told(of_project))["changed"] == [{"resource": "allocations", "name": ""}]
+        assert (await told(of_all))["changed"] == [{"resource": "projects", "name": "other"}]
 
 
 @pytest.mark.parametrize(
