@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from devcluster.charts import MASTER, SEED
 from devcluster.install import NAMESPACE
@@ -55,6 +56,38 @@ async def empty(server: Prometheus, chart: str) -> dict[str, str]:
     return found
 
 
+async def causes(server: Prometheus, chart: str) -> list[str]:
+    """The alerts that fire if what is there stays."""
+    rules = yaml.safe_load((CHARTS / chart / "files" / "alerts.yaml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    found = []
+    for alert in alerts:
+        expression = re.sub(r"INSTALLATION(, )?", "", alert["expr"])
+        if (await server.get("query", query=expression))["result"]:
+            found.append(alert["alert"])
+    assert len(alerts) > 10
+    return found
+
+
+async def test_programs_that_work_cause_no_alert_and_one_that_ends_does(site: Site, tmp_path: Path) -> None:
+    group = ProcessGroup()
+    try:
+        server = await prometheus.started(tmp_path, group, jobs(site))
+        await site.quota(cpus(20))
+        await site.admitted("user-1", 2)
+        await site.uses(cpus(2))
+
+        async def cause(chart: str, *alerts: str) -> None:
+            assert await causes(server, chart) == list(alerts)
+
+        for chart in (MASTER, SEED):
+            await until(lambda chart=chart: cause(chart), 60)
+        await site.kill(site.program("seed-2"))
+        await until(lambda: cause(SEED, "SeedQuotaReplicaNotScraped"), 60)
+    finally:
+        await asyncio.to_thread(group.close)
+
+
 async def test_every_panel_has_data_of_running_programs_or_says_why_not(site: Site, tmp_path: Path) -> None:
     """One quota is over its limit, one cluster has Machines that nobody admitted, and one seed's agent ends."""
     group = ProcessGroup()
@@ -64,6 +97,7 @@ async def test_every_panel_has_data_of_running_programs_or_says_why_not(site: Si
         await site.admitted("user-1", 2)
         await site.admitted("user-2")
         await site.refused("user-2")
+        await site.uses(cpus(3))  # only what comes after a count is known to be admitted by nobody
         await break_glass(site, "user-1", unsizable("sizeless"))
         await break_glass(site, "user-1", machine("urgent", SMALL))
         await site.comes("master", f"resourcequotas/{QUOTA}", "Exceeded", "True", "UsageNotAdmitted")
