@@ -24,6 +24,7 @@ ANN = {"owner": "ann"}
 QUOTA = "owner-ann"
 USED = re.compile(r"requested: pods=1, used: pods=(\d+), limited: pods=(\d+);")
 WIDGETS = "/apis/example.com/v1/namespaces/{}/widgets"
+GADGETS = "/apis/example.com/v1/namespaces/sizes/gadgets"
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-namespaces"
 ENFORCED = "NamespacesEnforced"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -98,18 +99,20 @@ def version(name: str, *, served: bool = True, storage: bool = True) -> Json:
     return {"name": name, "served": served, "storage": storage, "schema": schema}
 
 
-async def define_widgets(site: Site, cluster: str, versions: list[Json]) -> None:
+async def define_widgets(
+    site: Site, cluster: str, versions: list[Json], plural: str = "widgets", kind: str = "Widget"
+) -> None:
     """A kind of CustomResourceDefinition that the agent may list."""
-    names = {"plural": "widgets", "singular": "widget", "kind": "Widget"}
+    names = {"plural": plural, "singular": kind.lower(), "kind": kind}
     spec: Json = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions}
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    group = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "widgets"}}
-    rule = {"apiGroups": ["example.com"], "resources": ["widgets"], "verbs": ["list", "watch"]}
+    group = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": plural}}
+    rule = {"apiGroups": ["example.com"], "resources": [plural], "verbs": ["list", "watch"]}
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "seedquota-seed"}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "widgets"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": plural}
     await site.apply(
         cluster,
-        {**crd, "metadata": {"name": "widgets.example.com"}, "spec": spec},
+        {**crd, "metadata": {"name": f"{plural}.example.com"}, "spec": spec},
         {**group, "kind": "ClusterRole", "rules": [rule]},
         {**group, "kind": "ClusterRoleBinding", "roleRef": reference, "subjects": [subject]},
     )
@@ -213,25 +216,25 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
 async def test_a_field_of_objects_is_limited_and_says_so_where_its_version_is_not_served(
     site: Site, clusters: Clusters
 ) -> None:
-    await clusters.namespace("user-1", "shop", ANN)
-    await define_widgets(site, "user-1", [version("v1"), version("v2", storage=False)])
-    field = "sum__widgets__v1__example__com/spec__size"
+    await clusters.namespace("user-1", "sizes", ANN)
+    await define_widgets(site, "user-1", [version("v1"), version("v2", storage=False)], "gadgets", "Gadget")
+    field = "sum__gadgets__v1__example__com/spec__size"
     await site.apply("master", quota("size", **{field: "10"}))
     await site.comes("master", "resourcequotas/size", "Ready", "True", "Enforced", seconds=60)
 
     async def create(name: str, size: object, served: str = "v1") -> Answer:
-        path = WIDGETS.format("shop").replace("/v1/", f"/{served}/")
-        body = {"apiVersion": f"example.com/{served}", "kind": "Widget", "metadata": {"name": name}}
+        path = GADGETS.replace("/v1/", f"/{served}/")
+        body = {"apiVersion": f"example.com/{served}", "kind": "Gadget", "metadata": {"name": name}}
         return await site.call("user-1", "POST", path, {**body, "spec": {"size": size}})
 
     assert (await create("a", 4)).status == 201
     assert (await create("b", "5", "v2")).status == 201
     await clusters.counts("seed-1", "size", **{field: "9"})
     answer = await create("c", 2)
-    assert answer.status == 403 and "short by sum.widgets.v1.example.com/spec.size=1" in answer.message, answer
+    assert answer.status == 403 and "short by sum.gadgets.v1.example.com/spec.size=1" in answer.message, answer
     answer = await create("c", -2)
     assert answer.status == 403 and "spec.size as a number or quantity that is not negative" in answer.message, answer
-    await site.delete("user-1", f"{WIDGETS.format('shop')}/a")
+    await site.delete("user-1", f"{GADGETS}/a")
     await clusters.counts("seed-1", "size", **{field: "5"})
 
     async def freed() -> None:
@@ -240,14 +243,14 @@ async def test_a_field_of_objects_is_limited_and_says_so_where_its_version_is_no
     await until(freed, 30)
     # An API server asks nothing by a rule of a version that it does not serve: all versions are asked about then.
     versions = [version("v1", served=False, storage=False), version("v2")]
-    await site.patch("user-1", f"{CRD}/widgets.example.com", {"spec": {"versions": versions}})
-    why = "widgets.example.com are not served as v1, but as v2"
+    await site.patch("user-1", f"{CRD}/gadgets.example.com", {"spec": {"versions": versions}})
+    why = "gadgets.example.com are not served as v1, but as v2"
     await site.comes("master", "resourcequotas/size", "UsageCurrent", "False", "ResourceNotListed", why, seconds=60)
 
     async def refused() -> None:
         answer = await create("d", 1, "v2")
+        await site.call("user-1", "DELETE", f"{GADGETS.replace('/v1/', '/v2/')}/d")
         assert answer.status == 403 and "must be written as example.com/v1" in answer.message, answer
-        await site.call("user-1", "DELETE", f"{WIDGETS.format('shop').replace('/v1/', '/v2/')}/d")
 
     await until(refused, 60)
     await site.comes("master", "resourcequotas/size", "Enforced", "True", seconds=60)
