@@ -13,11 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from common.api.core import SECRETS, Secret
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, Malformed, Unavailable
-from common.kube.client.kubeconfig import InvalidKubeconfig, NotReadYet
 from common.kube.client.reach import DEFAULT, Reach
 from common.kube.client.resource import by_name
 from common.kube.controller.reflector import Reflector
@@ -25,6 +23,7 @@ from common.kube.controller.store import Change
 from common.runtime.pieces import in_pieces
 from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import end_task, within
+from seed.kinds.machines.kubeconfig_secret import INTERNAL, KubeconfigSecret
 from seed.kinds.machines.machine_api import TAKEN_OVER, MachineApi
 from seed.kinds.machines.size_backfill import SizeBackfill
 from seed.kinds.machines.totals import MachineTotals
@@ -41,11 +40,9 @@ from seed.usage.unadmitted import Unadmitted
 log = logging.getLogger(__name__)
 
 AUDIT_SECONDS = 3600.0
-LIST_SECONDS = 10.0  # after which it is said that the Secret cannot be read
 CHECK_API_SECONDS = 30.0
 IDENTIFY_AGAIN = 5.0  # seconds, while it leads to a cluster that it does not stand for
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0  # ... while it is not known where it leads
-INTERNAL = Problem("Unreachable", "following it failed because of an unexpected error: see the log of seedquota-seed")
 
 
 async def _any_cluster(_source: Source, _cluster: Cluster) -> Problem | None:
@@ -88,12 +85,15 @@ class Source:
         self._seed = seed
         self._on_change = on_change
         self._on_state = on_state
-        self._reach = reach
         self._connected, self._identify = connected, identify
         self._reflector: Reflector[Machine] | None = None  # whose complete list stands behind the totals
         self._following: Reflector[Machine] | None = None  # the latest connection's
-        self._kubeconfig = ""
-        self._changed_secret = asyncio.Event()
+        reference = user_cluster.spec.kubeconfig_secret_ref
+        self._secret = (
+            KubeconfigSecret(seed, user_cluster, reference, reach=reach, on_problem=self._secret_said)
+            if reference is not None
+            else None
+        )
         self._task = kept_task("source", self._run, self.key)
 
     @property
@@ -134,8 +134,8 @@ class Source:
 
     def identify_again(self) -> None:
         """Ends the connection and makes it anew: another UserCluster stands for the cluster."""
-        self._kubeconfig = ""
-        self._changed_secret.set()
+        if self._secret is not None:
+            self._secret.connect_again()
 
     async def stop(self) -> None:
         await end_task(self._task)
@@ -156,71 +156,18 @@ class Source:
         if self.on_seed:
             await self._follow(self._seed, self.key.split("/", 1)[0])
             return
-        reference = self.user_cluster.spec.kubeconfig_secret_ref
-        assert reference is not None, "a source off the seed has a secret"
-        secret = Reflector(
-            self._seed,
-            SECRETS,
-            namespace=self.user_cluster.metadata.namespace,
-            field_selector=by_name(reference.name),
-            on_change=lambda _change: self._changed_secret.set(),
-        )
-        watching = asyncio.create_task(secret.run(), name=f"secret of {self.key}")
-        following: asyncio.Task[None] | None = None
-        try:
-            await self._listed(secret)
-            while True:
-                self._changed_secret.clear()
-                kubeconfig = self._read(secret, reference.name, reference.key)
-                if kubeconfig is not None and kubeconfig != self._kubeconfig:
-                    cluster = await self._open(kubeconfig)
-                    if cluster is not None:
-                        await end_task(following)
-                        self._kubeconfig = kubeconfig
-                        following = asyncio.create_task(self._connected_to(cluster), name=f"connection to {self.key}")
-                elif kubeconfig is not None:
-                    self._usable()
-                await self._changed_secret.wait()
-        finally:
-            await end_task(following)
-            await end_task(watching)
+        assert self._secret is not None, "a source off the seed has a secret"
+        await self._secret.run(self._connected_to)
 
-    async def _listed(self, secret: Reflector[Secret]) -> None:
-        while not await within(secret.synced, LIST_SECONDS):
-            message = f"{self._where()}: cannot be read: {secret.error or 'no answer yet'}"
-            if secret.error_status == 403:
-                message += "; bind the role of charts/rbac/seed-namespace.yaml in that namespace"
-            self._unusable(Problem(reason_of(secret.error_status), message))
-
-    def _read(self, secrets: Reflector[Secret], name: str, key: str) -> str | None:
-        """The kubeconfig's text, or None with the problem noted. A source that works keeps on working meanwhile."""
-        namespace = self.user_cluster.metadata.namespace
-        secret = secrets.store.get(f"{namespace}/{name}")
-        if secret is None:
-            problem = f"secret {namespace}/{name} does not exist: create it with the key {key}"
-        elif key not in secret.data:
-            problem = f"secret {namespace}/{name} has no key {key}"
-        else:
-            try:
-                return secret.data[key].decode()
-            except UnicodeDecodeError:
-                problem = f"secret {namespace}/{name}: the key {key} is not text"
-        self._unusable(Problem("InvalidKubeconfig", problem))
-        return None
-
-    def _usable(self) -> None:
-        if self._secret_problem is not None:
-            self._secret_problem = None
-            self._on_state(self)
-
-    def _unusable(self, problem: Problem) -> None:
-        if self.current:
+    def _secret_said(self, problem: Problem | None) -> None:
+        if problem is not None and self.current:
             problem = Problem(problem.reason, f"{problem.message}; the connection made before is still used")
-        elif self.lost_at is None:
+        elif problem is not None and self.lost_at is None:
             self.lost_at = time.monotonic()
         if problem != self._secret_problem:
             self._secret_problem = problem
-            log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": problem.message})
+            if problem is not None:
+                log.info("kubeconfig secret cannot be used", extra={"cluster": self.key, "error": problem.message})
             self._on_state(self)
 
     def _fail(self, problem: Problem) -> None:
@@ -230,25 +177,6 @@ class Source:
             self._problem = problem
             log.info("source is not followed", extra={"cluster": self.key, "reason": problem.reason})
             self._on_state(self)
-
-    def _where(self) -> str:
-        reference = self.user_cluster.spec.kubeconfig_secret_ref
-        assert reference is not None, "a source off the seed has a secret"
-        return f"secret {self.user_cluster.metadata.namespace}/{reference.name}, key {reference.key}"
-
-    async def _open(self, kubeconfig: str) -> Cluster | None:
-        problem = INTERNAL
-        with contained("source", self.key):
-            try:
-                cluster = await MachineApi.of_tenant(kubeconfig, name=self.key, reach=self._reach)
-                self._usable()
-                return cluster
-            except InvalidKubeconfig as error:
-                problem = Problem("InvalidKubeconfig", f"{self._where()}: {error}")
-                if isinstance(error, NotReadYet):
-                    asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._changed_secret.set)
-        self._unusable(problem)
-        return None
 
     async def _connected_to(self, cluster: Cluster) -> None:
         with contained("source", self.key):
@@ -381,6 +309,6 @@ class Source:
         if isinstance(self.cluster, MachineApi) and self.cluster.taken_over is not None:
             return Problem(TAKEN_OVER, self.cluster.taken_over)
         reason = reason_of(status)
-        if reason == "Unauthorized" and not self.on_seed:
-            message = f"{self._where()}: {message}"
+        if reason == "Unauthorized" and self._secret is not None:
+            message = f"{self._secret.where}: {message}"
         return Problem(reason, message)

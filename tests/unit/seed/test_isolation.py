@@ -27,7 +27,7 @@ from seed.instance_types.prefetch import Prefetch
 from seed.kinds.machines import size_backfill
 from seed.kinds.machines import source as sources
 from seed.kinds.machines.cluster_api_source import ClusterSource
-from seed.kinds.machines.source import INTERNAL
+from seed.kinds.machines.kubeconfig_secret import INTERNAL
 from seed.kinds.machines.totals import MachineTotals
 from seed.kinds.namespaces.cache import NamespaceCache
 from seed.machines.machine_controller import MACHINES, Machine

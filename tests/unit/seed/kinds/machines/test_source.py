@@ -15,6 +15,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.client.kubeconfig import InvalidKubeconfig, NotReadYet
 from common.kube.controller.reflector import moment
+from seed.kinds.machines import kubeconfig_secret
 from seed.kinds.machines import source as user_cluster
 from seed.kinds.machines.machine_api import MachineApi
 from seed.kinds.machines.source import Source
@@ -147,7 +148,7 @@ async def test_without_a_connection_nothing_is_told(monkeypatch: pytest.MonkeyPa
 async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(user_cluster, "LIST_SECONDS", 0.2)
+    monkeypatch.setattr(kubeconfig_secret, "LIST_SECONDS", 0.2)
     monkeypatch.setitem(fakes.PLURALS, "secrets", ("v1", "Secret"))
     body = {
         "metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"},
@@ -182,7 +183,7 @@ async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missi
 
 
 async def test_a_kubeconfig_that_was_not_read_in_time_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_cluster, "LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr(kubeconfig_secret, "READ_AGAIN", 0.05)
     monkeypatch.setitem(fakes.PLURALS, "secrets", ("v1", "Secret"))
     body = {
         "metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"},
