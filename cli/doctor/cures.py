@@ -22,6 +22,7 @@ _UNADMITTED = "find out who created Machines past the webhook: docs/how-to/break
 CURES = {
     QUOTA: {
         "NotSupported": "correct the names in the quota, or do what the message says",
+        "ClustersNotCounted": "set spec.namespaceQuotas of the UserClusters that the message names to Enabled",
         "NoClusters": "set spec.namespaceQuotas of a UserCluster or a Seed to Enabled",
         "Degraded": "as for Enforced, which the message repeats",
         "SubjectNotFound": "create the Project or Organization, or delete the quota",

@@ -103,7 +103,8 @@ class WireReport(Wire):
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     stale: list[StaleSource] = []
     unenforced: list[str] = []
-    clusters: int = 0  # that a quota of kind namespaces covers
+    clusters: int = 0  # in which it may count namespaces
+    not_counted: list[str] = []  # clusters of its projects whose namespaces are not counted
     namespaces: list[NamespaceUse] = []
     namespaces_omitted: int = 0
     without_quota: list[NamespaceLack] = []

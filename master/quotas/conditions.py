@@ -31,6 +31,7 @@ NAMESPACES_NAMED = 32  # namespaces that a message names
 
 NO_SEEDS = "NoSeeds"
 NO_CLUSTERS = "NoClusters"
+CLUSTERS_NOT_COUNTED = "ClustersNotCounted"
 
 _OF_SEED = (ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED)
 
@@ -120,6 +121,12 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
     objects = of_objects(spec)
     if objects and not any(seed.clusters for seed in seeds):
         return condition(kind, False, NO_CLUSTERS, _no_clusters(spec, objects))
+    if objects and (apart := [f"{cluster} on {seed.name}" for seed in seeds for cluster in seed.not_counted]):
+        why = (
+            f"{some(objects)}: not counted and not refused in {listed(apart)}, which takes no part; set "
+            "spec.namespaceQuotas to Enabled in each of these UserClusters"
+        )
+        return condition(kind, False, CLUSTERS_NOT_COUNTED, why)
     return condition(kind, True, "AllSeeds", f"not on {listed(absent)}: never connected" if absent else "")
 
 
@@ -234,7 +241,7 @@ def of_promises(spec: ResourceQuotaSpec, seeds: Sequence[SeedView]) -> list[Cond
 
 
 def of_use(view: QuotaView, use: ResourceList, counted: ResourceList, before: QuotaStatus) -> list[Condition]:
-    if not counted:
+    if not counted and view.limits:
         reason, text = NOT_SUPPORTED, unsupported_text(view.spec, view.allocated)
         if not text:
             reason, text = NO_CLUSTERS, _no_clusters(view.spec, of_objects(view.spec))

@@ -42,6 +42,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     unenforced: Sequence[str] = ()
     waits_for: AccountWait | None = None  # before its account admits anything
     clusters: int = 0
+    not_counted: Sequence[str] = ()  # clusters of its projects whose namespaces are not
     namespaces: Sequence[NamespaceUse] = ()
     namespaces_omitted: int = 0
     without_quota: Sequence[NamespaceLack] = ()

@@ -107,6 +107,7 @@ class Views:
             unenforced=account.wire.unenforced,
             waits_for=account.wire.waits_for,
             clusters=account.wire.clusters,
+            not_counted=account.wire.not_counted,
             namespaces=account.wire.namespaces,
             namespaces_omitted=account.wire.namespaces_omitted,
             without_quota=account.wire.without_quota,

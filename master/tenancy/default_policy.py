@@ -21,7 +21,7 @@ from common.api.types import DefaultQuota, ResourceQuotaSpec
 from common.kube.client.meta import Object, OwnerReference
 from common.quota import resources
 from master.cache.objects import MasterQuota
-from master.quotas.conditions import NO_CLUSTERS, NO_SEEDS
+from master.quotas.conditions import CLUSTERS_NOT_COUNTED, NO_CLUSTERS, NO_SEEDS
 from master.quotas.countable import NOT_SUPPORTED
 
 WRITTEN_ANNOTATION = "seedquota.io/default-written"  # the fingerprint of the default as it was written
@@ -77,13 +77,17 @@ def follows(quota: MasterQuota) -> bool:
     return written is None or written == _fingerprint(msgspec.convert(quota.spec, ResourceQuotaSpec))
 
 
+LIMITS_ON_ALL_SEEDS = (NOT_SUPPORTED, NO_SEEDS, NO_CLUSTERS, CLUSTERS_NOT_COUNTED)
+"""Reasons of Enforced=False where every seed has the quota, and nothing counts some of it."""
+
+
 def in_force(quota: MasterQuota) -> bool:
     """Every seed that can be reached has it as it is now. Others drop nothing before they have it, see
     master/seeds/replicator.py."""
     enforced = next((each for each in quota.status.conditions if each.type == "Enforced"), None)
     return (
         enforced is not None
-        and (enforced.status != "False" or enforced.reason in (NOT_SUPPORTED, NO_SEEDS, NO_CLUSTERS))
+        and (enforced.status != "False" or enforced.reason in LIMITS_ON_ALL_SEEDS)
         and enforced.observed_generation == quota.metadata.generation
     )
 

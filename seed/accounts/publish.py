@@ -24,14 +24,16 @@ STALE_STEP = 60  # the published age of a stale source grows in steps of so many
 
 class Sources(msgspec.Struct, frozen=True):
     """What is reported of sources beside their use: those whose count is old, and those whose Machines are not checked.
-    `generation` is that of the quota's copy which all replicas have. `clusters`: how many a quota of kind namespaces
-    covers. `namespaces`: the largest, and how many others. `without_quota`: of one of promises, where nothing is
-    promised, and how many more such namespaces there are. `waits_for`: what the account waits for, if it does."""
+    `generation` is that of the quota's copy which all replicas have. `clusters`: in how many it may count namespaces.
+    `not_counted`: clusters of its projects where it does not. `namespaces`: the largest, and how many others.
+    `without_quota`: of one of promises, where nothing is promised, and how many more such namespaces there are.
+    `waits_for`: what the account waits for, if it does."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
     generation: int | None = None
     clusters: int = 0
+    not_counted: tuple[str, ...] = ()
     namespaces: tuple[NamespaceUse, ...] = ()
     namespaces_omitted: int = 0
     without_quota: tuple[NamespaceLack, ...] = ()
@@ -46,8 +48,9 @@ class Sources(msgspec.Struct, frozen=True):
         )
 
     @property
-    def names(self) -> tuple[list[str], tuple[str, ...], int | None, int]:
-        return [source.source for source in self.stale], self.unenforced, self.generation, self.clusters
+    def names(self) -> tuple[list[str], tuple[str, ...], int | None, int, tuple[str, ...]]:
+        stale = [source.source for source in self.stale]
+        return stale, self.unenforced, self.generation, self.clusters, self.not_counted
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -83,6 +83,7 @@ class Publisher:
             unenforced,
             self._known(quota) if account.master else quota.published_generation,  # see AccountRegistry.is_new
             len(self._cluster_cache.covered(quota)),
+            tuple(self._cluster_cache.not_counted(quota)[:MAX_NAMED]),
             *in_namespaces,
             self._waits.of(quota),
         )
@@ -100,6 +101,7 @@ class Publisher:
                 unenforced=list(facts.unenforced),
                 enforced_generation=facts.generation,
                 clusters=facts.clusters,
+                not_counted=list(facts.not_counted),
                 namespaces=list(facts.namespaces),
                 namespaces_omitted=facts.namespaces_omitted,
                 without_quota=list(facts.without_quota),
@@ -181,6 +183,7 @@ class Publisher:
                 tuple(quota.published_unenforced),
                 quota.published_generation,
                 quota.published_clusters,
+                tuple(quota.published_not_counted),
                 waits_for=quota.published_wait,
             )
             before = Published(quota.copy_uid, quota.published, facts, now)

@@ -123,6 +123,15 @@ class ClusterCache:
             return False
         return quota.kind == NAMESPACES or is_shared(found) or self._quota_cache.counts(quota, found.spec.project)
 
+    def not_counted(self, quota: Quota) -> list[str]:
+        """The user clusters of its projects whose namespaces it would count if they took part."""
+        if quota.kind == NAMESPACES or not quota.of_objects:
+            return []
+        projects = self._quota_cache.payers_of(quota)
+        own = (each for project in projects for each in self.user_clusters.store.by_index(BY_PROJECT, project))
+        apart = (each for each in own if each.spec.kubeconfig_secret_ref is not None and not takes_part(each))
+        return sorted(each.metadata.key for each in apart if quota.picks(each))
+
     def selector(self, quota: Quota, cluster: str) -> LabelSelector | None:
         """Of the namespaces that the quota counts there; None if it counts none."""
         if not self.covers(quota, cluster):

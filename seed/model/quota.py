@@ -70,6 +70,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     published_stale: Sequence[StaleSource] = ()
     published_unenforced: Sequence[str] = ()
     published_clusters: int = 0
+    published_not_counted: Sequence[str] = ()
     published_wait: AccountWait | None = None  # what the account here waits for, as the leader says
     published_generation: int | None = None  # that every replica has, as a leader said; None: none has said anything
 
@@ -149,6 +150,7 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         published_stale=copy.status.account.stale,
         published_unenforced=copy.status.account.unenforced,
         published_clusters=copy.status.account.clusters,
+        published_not_counted=copy.status.account.not_counted,
         published_wait=copy.status.account.waits_for,
         published_generation=copy.status.account.enforced_generation,
     )

@@ -156,12 +156,15 @@ async def test_a_project_and_its_organization_are_filled_exactly_in_its_own_and_
     assert (await pods.label(SHARED, "tb", None)).status == 200
     await site.uses({"pods": "4"}, seconds=60)
     await site.uses({"pods": "4", "requests.cpu": "4"}, ORGANIZATION, seconds=60)
-    # Where namespaces are counted nowhere any more it says so, and Machines are limited as before.
-    for cluster, seed in SEED_OF.items():
-        await site.patch(seed, f"{CLUSTERS}/{cluster}", {"spec": {"namespaceQuotas": "Disabled"}})
+    # What is not counted in one cluster is named. Where nothing is it says so, and Machines are limited as before.
+    await site.patch("seed-1", f"{CLUSTERS}/{OWN}", {"spec": {"namespaceQuotas": "Disabled"}})
+    path, where = f"resourcequotas/{QUOTA}", "pods: not counted and not refused in alpha/user-1 on seed-1"
+    await site.comes("master", path, "Enforced", "False", "ClustersNotCounted", where, seconds=120)
+    await site.patch("seed-2", f"{CLUSTERS}/{SHARED}", {"spec": {"namespaceQuotas": "Disabled"}})
     texts = "not refused: pods; set spec.namespaceQuotas to Enabled", "the other resources of this quota are limited"
-    await site.comes("master", f"resourcequotas/{QUOTA}", "Ready", "False", "NoClusters", *texts, seconds=60)
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Ready", "False", "NoClusters", *texts, seconds=120)
     assert "pods ?/4" in (await site.get("master", f"resourcequotas/{QUOTA}"))["status"]["summary"]["usage"]
+    await site.quota({}, "nothing")  # it is in force, and limits nothing
     await site.admitted(OWN, 2)
     assert "limited: cpu=2" in (await site.refused(OWN, SMALL)).message
 

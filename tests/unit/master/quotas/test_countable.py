@@ -300,3 +300,20 @@ def test_scopes_of_a_project_that_cannot_limit_its_names_count_nothing() -> None
     spec = ResourceQuotaSpec(subject=PROJECT, quota=PODS, scopes=["BestEffort"])
     assert unsupported(spec) == sorted(PODS)
     assert "scope BestEffort cannot limit requests.cpu" in unsupported_text(spec)
+
+
+def test_an_empty_quota_is_in_force_and_limits_nothing() -> None:
+    found = status(PROJECT)
+    for kind in ("Ready", "Enforced", "UsageCurrent"):
+        assert condition(found, kind).status == "True"
+    for kind in ("NearLimit", "Exceeded"):
+        assert condition(found, kind).status == "False"
+    assert (found.summary.usage, found.summary.peak, found.global_usage) == ("", "", {})
+
+
+def test_clusters_of_a_project_that_take_no_part_are_named() -> None:
+    seed = SeedView(name="eu-1", clusters=1, not_counted=["alpha/c2"])
+    found = condition(status(PROJECT, seed, cpu="4", pods="5"), "Enforced")
+    assert (found.status, found.reason) == ("False", "ClustersNotCounted")
+    assert found.message.startswith("pods: not counted and not refused in alpha/c2 on eu-1, which takes no part")
+    assert condition(status(PROJECT, seed, cpu="4"), "Enforced").status == "True", "Machines are counted there"

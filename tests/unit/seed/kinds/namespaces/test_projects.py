@@ -19,6 +19,7 @@ from tests.unit.namespaces_world import ANN, World
 LABEL = "seedquota.io/project"
 OWN, SHARED = "alpha/own", "alpha/shared"
 PODS = {"pods": "5"}
+NAMES = ("project-alpha", "project-beta", "org-acme")
 
 
 @pytest.fixture
@@ -64,6 +65,10 @@ def test_a_cluster_that_does_not_take_part_counts_for_nobody(world: World) -> No
     world.cluster("own", "Disabled")
     assert world.selected(OWN, {}) == []
     assert SourceKey.of_namespaces("project-alpha-uid", OWN) not in keys(world, "project-alpha")
+    found = {
+        name: world.clusters.not_counted(quota) for name in NAMES if (quota := world.quotas.quota(name)) is not None
+    }
+    assert found == {"project-alpha": [OWN], "project-beta": [], "org-acme": [OWN]}
 
 
 def keys(world: World, quota: str) -> list[str]:
