@@ -68,6 +68,8 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             "status": {"fits": {"least": {"cpu": "24"}}},
         },
     ]
+    for kind in ("resourcequotas", "quotasettings", "seeds", "projects", "organizations"):
+        await api.call("DELETE", f"/apis/{API_VERSION}/{kind}")  # what other tests have left would be warned of, too
     for body in stored:
         await api.store(body)
     policies = load(CHARTS / "rbac" / "master-policy.yaml")
