@@ -14,9 +14,9 @@ from master.apiserver.encoding import takes_gzip
 from master.apiserver.problem import ProblemError
 from master.apiserver.reading import field
 from master.history.sampler import Sampler
+from master.page import editing
 from master.page.answering import Answering
 from master.page.assets import assets
-from master.page.editing import Editing
 from master.page.forms import read_form
 from master.page.handlers import Asked, Handler, Pages, Shown
 from master.page.lookups import Lookups
@@ -50,7 +50,7 @@ class Page:
         api, router = application[API], application.router
         api.session = self._token
         pages = Pages(api.caches, api.allocations, api.rights, self._history)
-        lookups, editing = Lookups(), Editing(api.caches, api.rights)
+        lookups = Lookups()
         shown: Mapping[str, Handler] = {
             "/": pages.overview,
             "/start": pages.start,
@@ -70,9 +70,13 @@ class Page:
             router.add_get(path, guarded(partial(self._page, handler)))
         kinds = "/{kind:quotas|projects|organizations|seeds|settings}"
         router.add_get(f"{kinds}/{_NAME}/yaml", guarded(partial(self._yaml, pages)))
-        edit = guarded(partial(self._form, editing.limits))
-        router.add_get(f"/quotas/{_NAME}/edit", edit)
-        router.add_post(f"/quotas/{_NAME}/edit", edit, expect_handler=ask_later)
+        for path, form in (
+            (f"/quotas/{_NAME}/edit", editing.limits),
+            ("/settings/{kind:project|organization}/edit", editing.default),
+            (f"/seeds/{_NAME}/edit", editing.seed_state),
+        ):
+            router.add_get(path, guarded(partial(self._form, form)))
+            router.add_post(path, guarded(partial(self._form, form)), expect_handler=ask_later)
         router.add_get("/open", guarded(partial(self._open, pages)))
         router.add_get("/sign-in", guarded(self._sign_in.ask))
         router.add_get("/sign-in/oidc", guarded(self._sign_in.to_provider))

@@ -1,81 +1,147 @@
-"""Limits that are edited: shown first with what they would mean, then written through the HTTP API, never over what
-somebody else wrote meanwhile."""
+"""Limits, default quotas and seeds that are changed: shown first with what that does, then written. Both is done by the
+routes of the HTTP API, and never over what somebody else wrote meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal, TypeVar
 
-from common.quota.quantity import QuantityError
-from master.apiserver import serializers
-from master.apiserver.auth import Right, Rights
+from master.apiserver.call import RouteResponse
 from master.apiserver.conditions import Preconditions
+from master.apiserver.platform_types import (
+    DefaultLimits,
+    DefaultPreview,
+    DefaultUpdate,
+    LimitPreview,
+    LimitsAsked,
+    SeedHoldings,
+    SeedStateUpdate,
+)
 from master.apiserver.problem import ProblemError
-from master.apiserver.serializers import QuotaUpdate
-from master.cache.informers import Caches
-from master.cache.objects import MasterQuota, spec_quota
+from master.apiserver.serializers import Quota, QuotaUpdate
 from master.page.handlers import Asked, Shown
 from master.page.views import edit
 
+_CHANGED = "Somebody else has made a change meanwhile. Below is theirs; make yours again."
+_ENFORCEMENTS: Mapping[str, Literal["deny", "warn"]] = {"deny": "deny", "warn": "warn"}
 
-class Editing:
-    """Each raises ProblemError and ApiError."""
+T = TypeVar("T")
 
-    def __init__(self, caches: Caches, rights: Rights) -> None:
-        self._caches = caches
-        self._rights = rights
 
-    async def limits(self, asked: Asked) -> Shown | str:
-        """The form, with what its content would mean; after it was saved, where to go."""
-        quota = await self._quota(asked)
-        name, present = quota.metadata.name, spec_quota(quota)
-        if asked.form is None:
-            return _form(quota, present, present, serializers.version([quota]))
-        limits, version = edit.wanted(asked.form), asked.form.get("version", "")
-        if asked.form.get("action") != "save":
-            return _form(quota, present, limits, version)
+async def limits(asked: Asked) -> Shown | str:
+    """The form, with what its content would do; after it was saved, where to go. Raises ProblemError and ApiError."""
+    name = asked.names["name"]
+    parameters = {"name": name}
+    try:
+        present, version = _of(Quota, await asked.ask("get_quota", asked.user, parameters=parameters))
+    except ProblemError as problem:
+        if problem.status != 403:
+            raise
+        raise ProblemError(404, f"there is no quota {name}, or you cannot see it") from None
+    if isinstance(present.made_from, str):
+        raise ProblemError(409, f"quota {name} is made from the {present.made_from}: change that instead")
+    wanted, problem_text, preview = dict[str, str | int](present.quota), "", None
+    if asked.form is not None:
+        wanted = edit.wanted(asked.form)
+        try:
+            if asked.form.get("action") == "save":
+                body = QuotaUpdate(quota=dict(wanted))
+                await asked.ask(
+                    "put_quota", asked.user, parameters=parameters, body=body, preconditions=_unchanged(asked.form)
+                )
+                return f"/quotas/{name}"
+            version = asked.form.get("version", "")
+            body_asked = LimitsAsked(quota=dict(wanted))
+            answer = await asked.ask("preview_quota", asked.user, parameters=parameters, body=body_asked)
+            preview, _ = _of(LimitPreview, answer)
+        except ProblemError as problem:
+            problem_text, wanted = _told(problem, wanted, present.quota)
+    values = {"name": name, "present": present.quota, "limits": wanted, "preview": preview}
+    values |= {"version": version, "problem": problem_text}
+    command = f"kubectl seedquota set {present.subject_kind}/{present.subject_name} RESOURCE=LIMIT --dry-run=server"
+    return Shown("edit.html", f"Limits of {name}", values, command, f"PUT /api/v2/quotas/{name}", events="")
+
+
+async def default(asked: Asked) -> Shown | str:
+    """As `limits`, of the default quota of a kind of subject."""
+    kind = asked.names["kind"]
+    parameters = {"kind": kind}
+    present: DefaultLimits | None = None
+    version, problem_text, preview = "", "", None
+    try:
+        present, version = _of(DefaultLimits, await asked.ask("get_default", asked.user, parameters=parameters))
+    except ProblemError as problem:
+        if problem.code != "no_default":
+            raise
+    before: Mapping[str, str] = present.quota if present is not None else {}
+    wanted, enforcement = dict[str, str | int](before), present.enforcement if present is not None else "deny"
+    if asked.form is not None:
+        wanted = edit.wanted(asked.form)
+        enforcement = _ENFORCEMENTS.get(asked.form.get("enforcement", ""), enforcement)
+        body = DefaultUpdate(quota=dict(wanted), enforcement=enforcement)
+        try:
+            if (action := asked.form.get("action")) in ("save", "remove"):
+                await asked.ask(
+                    "put_default" if action == "save" else "delete_default",
+                    asked.user,
+                    parameters=parameters,
+                    body=body if action == "save" else None,
+                    preconditions=_unchanged(asked.form),
+                )
+                return "/settings"
+            version = asked.form.get("version", "")
+            answer = await asked.ask("preview_default", asked.user, parameters=parameters, body=body)
+            preview, _ = _of(DefaultPreview, answer)
+        except ProblemError as problem:
+            problem_text, wanted = _told(problem, wanted, before)
+    values = {"kind": kind, "present": before, "limits": wanted, "preview": preview, "exists": present is not None}
+    values |= {"version": version, "problem": problem_text, "enforcement": enforcement}
+    command, call = f"kubectl seedquota default set {kind} RESOURCE=LIMIT", f"PUT /api/v1/defaults/{kind}"
+    return Shown("edit_default.html", f"Default quota of {kind}s", values, command, call, events="")
+
+
+async def seed_state(asked: Asked) -> Shown | str:
+    """What draining the seed would free; after it was changed, where to go. Raises ProblemError and ApiError."""
+    name = asked.names["name"]
+    parameters, problem_text = {"name": name}, ""
+    if asked.form is not None:
+        state: Literal["Active", "Draining"] = "Draining" if asked.form.get("action") == "drain" else "Active"
         try:
             await asked.ask(
-                "put_quota",
+                "put_seed_state",
                 asked.user,
-                parameters={"name": name},
-                body=QuotaUpdate(quota=dict(limits)),
-                preconditions=Preconditions(if_match=f'"{version}"'),
+                parameters=parameters,
+                body=SeedStateUpdate(state=state),
+                preconditions=_unchanged(asked.form),
             )
         except ProblemError as problem:
-            if problem.status == 412:
-                changed = "Somebody else has changed the limits meanwhile. Below are theirs; make your change again."
-                return _form(quota, present, present, serializers.version([quota]), changed)
-            if problem.status not in (409, 422):
-                raise
-            return _form(quota, present, limits, version, str(problem))
-        return f"/quotas/{name}"
-
-    async def _quota(self, asked: Asked) -> MasterQuota:
-        name = asked.names["name"]
-        found = self._caches.quotas.store.get(name)
-        may_get = await self._rights.has(asked.user, Right(verb="get", resource="resourcequotas", name=name))
-        if not may_get or found is None:
-            raise ProblemError(404, f"there is no quota {name}, or you cannot see it")
-        await self._rights.require(asked.user, Right(verb="update", resource="resourcequotas", name=name))
-        if made_from := serializers.made_of(found):
-            raise ProblemError(409, f"quota {name} is made from the {made_from}: change that instead")
-        return found
+            problem_text, _ = _told(problem, {}, {})
+        else:
+            return f"/seeds/{name}"
+    found, version = _of(SeedHoldings, await asked.ask("get_seed", asked.user, parameters=parameters))
+    values = {"found": found, "version": version, "problem": problem_text}
+    command = f"kubectl seedquota seed drain {name}"
+    return Shown("edit_seed.html", f"Drain {name}", values, command, f"PUT /api/v1/seeds/{name}/state", events="")
 
 
-def _form(
-    quota: MasterQuota,
-    present: Mapping[str, str | int],
-    limits: Mapping[str, str | int],
-    version: str,
-    problem: str = "",
-) -> Shown:
-    changes: object = ()
-    try:
-        changes = edit.changes(present, limits, serializers.used_of([quota]))
-    except QuantityError as error:
-        problem = problem or str(error)
-    name = quota.metadata.name
-    values = {"name": name, "present": present, "limits": limits, "changes": changes}
-    values |= {"version": version, "problem": problem, "hasty": not quota.status.observed_generation}
-    command = f"kubectl edit seedquota {name}"
-    return Shown("edit.html", f"Limits of {name}", values, command, f"PUT /api/v2/quotas/{name}", events="")
+def _of(kind: type[T], answer: RouteResponse) -> tuple[T, str]:
+    """And the version that a write is compared with."""
+    assert isinstance(answer.content, kind), f"it is a {kind.__name__}"
+    return answer.content, answer.version
+
+
+def _unchanged(form: Mapping[str, str]) -> Preconditions:
+    """What the form was made of must still be so; without a version there was nothing."""
+    version = form.get("version", "")
+    return Preconditions(if_match=f'"{version}"') if version else Preconditions(if_none_match="*")
+
+
+def _told(
+    problem: ProblemError, wanted: dict[str, str | int], present: Mapping[str, str]
+) -> tuple[str, dict[str, str | int]]:
+    """What is said above the form, and which limits it has then. Raises what is no matter of its content."""
+    if problem.status == 412:
+        return _CHANGED, dict(present)
+    if problem.status not in (409, 422):
+        raise problem
+    return str(problem), wanted

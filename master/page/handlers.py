@@ -32,6 +32,7 @@ from master.quotas import staleness
 _LIST_QUOTAS = Right(verb="list", resource="resourcequotas")
 _LIST_SEEDS = Right(verb="list", resource="seeds")
 _GET_SETTINGS = Right(verb="get", resource="quotasettings", name=SETTINGS)
+_UPDATE_SETTINGS = Right(verb="update", resource="quotasettings", name=SETTINGS)
 EVENTS = "/api/v1/events"
 AT_ONCE = 16  # rights that are asked for at a time
 
@@ -216,7 +217,9 @@ class Pages:
             raise ProblemError(404, f"there is no seed {name}, or you cannot see it")
         may_quotas = await self._rights.has(asked.user, _LIST_QUOTAS)
         known = self._caches.quotas.store.values() if may_quotas else []
+        may_edit = await self._rights.has(asked.user, Right(verb="update", resource="seeds", name=name))
         values = {"view": seeds.page(found, known, self._clock()), "may_quotas": may_quotas}
+        values["may_edit"] = may_edit and may_quotas and found.spec.state != "Lost"
         return Shown("seed.html", name, values, f"kubectl describe sqseed {name}", "", f"/seeds/{name}/yaml")
 
     async def settings(self, asked: Asked) -> Shown:
@@ -229,7 +232,10 @@ class Pages:
             self._caches.organizations.store.keys(),
         )
         command = "kubectl get sqset default -o yaml"
-        return Shown("settings.html", "Settings", {"view": view}, command, "", "/settings/default/yaml")
+        may_edit = await self._rights.has(asked.user, _UPDATE_SETTINGS)
+        return Shown(
+            "settings.html", "Settings", {"view": view, "may_edit": may_edit}, command, "", "/settings/default/yaml"
+        )
 
     async def yaml(self, asked: Asked) -> str:
         """Whoever may get the object with kubectl reads it here."""

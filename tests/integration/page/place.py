@@ -35,6 +35,22 @@ def binding(actor: str, role: str, namespace: str = "") -> Json:
     }
 
 
+def may_change_the_platform() -> list[Json]:
+    """Of the operator: settings and seeds."""
+    group = "rbac.authorization.k8s.io"
+    rule = {"apiGroups": ["seedquota.io"], "resources": ["quotasettings", "seeds"], "verbs": ["update"]}
+    metadata = {"name": "page-operator"}
+    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": metadata, "rules": [rule]}
+    bound = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "page-operator"},
+        "subjects": [{"kind": "ServiceAccount", "name": OPERATOR, "namespace": "default"}],
+    }
+    return [role, bound]
+
+
 def quota(object_name: str, kind: str, name: str, **limits: str) -> Json:
     return named("ResourceQuota", object_name, subject={"kind": kind, "name": name}, quota=limits)
 
@@ -83,6 +99,7 @@ class Place:
                 *manifests.load(CHARTS / "rbac" / "viewer.yaml"),
                 *accounts,
                 binding(OPERATOR, "viewer"),
+                *may_change_the_platform(),
                 binding(OPERATOR, "platform-administrator"),
                 binding(TENANT, "user", "org-acme"),
                 named("Organization", "globex", displayName=EVIL),

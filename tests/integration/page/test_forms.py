@@ -31,7 +31,7 @@ async def test_limits_are_previewed_then_saved(place: Place, browser: Browser) -
         await window.page.fill("[name='new.limit']", "4Gi")
         await window.page.get_by_role("button", name="Preview").click()
         text = await window.text()
-        assert "7 cores 9 cores" in text and "no limit 4 Gi" in text
+        assert "cpu 7 9" in text and "memory unlimited 4Gi" in text
         assert (await limits(place))["cpu"] == "7"
         await accessible(window)
         await window.page.get_by_role("button", name="Save").click()
@@ -46,8 +46,44 @@ async def test_an_edit_never_overwrites_another_one(place: Place, browser: Brows
         body = {"spec": {"quota": {"cpu": "12"}}}
         await place.kube("PATCH", f"{GROUP_PATH}/resourcequotas/project-secret", body)
         await window.page.get_by_role("button", name="Save").click()
-        assert "Somebody else has changed the limits meanwhile" in await window.text()
+        assert "Somebody else has made a change meanwhile" in await window.text()
         assert (await limits(place))["cpu"] == "12"
+
+
+async def test_a_default_quota_shows_whom_it_touches_before_it_is_set(place: Place, browser: Browser) -> None:
+    async with place.looking(browser, OPERATOR) as window:
+        await window.open("/settings")
+        await window.page.get_by_role("link", name="Change the default of organizations").click()
+        await window.page.fill("[name='new.name']", "servers")
+        await window.page.fill("[name='new.limit']", "10")
+        await window.page.get_by_role("button", name="Preview").click()
+        text = await window.text()
+        assert "1 get a quota: globex" in text and "servers unlimited 10" in text
+        await accessible(window)
+        assert "defaults" not in (await place.kube("GET", f"{GROUP_PATH}/quotasettings/default"))["spec"]
+        await window.page.get_by_role("button", name="Save").click()
+        await window.page.wait_for_url(f"{place.url}/settings")
+        spec = (await place.kube("GET", f"{GROUP_PATH}/quotasettings/default"))["spec"]
+        assert spec["defaults"]["organization"]["quota"] == {"servers": "10"}
+        await window.open("/settings/organization/edit")
+        await window.page.get_by_role("button", name="Remove the default").click()
+        await window.page.wait_for_url(f"{place.url}/settings")
+        assert not (await place.kube("GET", f"{GROUP_PATH}/quotasettings/default"))["spec"].get("defaults")
+
+
+async def test_a_seed_is_drained_with_a_look_at_what_that_frees(place: Place, browser: Browser) -> None:
+    async with place.looking(browser, OPERATOR) as window:
+        await window.open("/seeds/seed-2")
+        await window.page.get_by_role("link", name="Drain it").click()
+        assert "What draining gives to other seeds" in await window.text()
+        await accessible(window)
+        await window.page.get_by_role("button", name="Drain it").click()
+        await window.page.wait_for_url(f"{place.url}/seeds/seed-2")
+        assert (await place.kube("GET", f"{GROUP_PATH}/seeds/seed-2"))["spec"]["state"] == "Draining"
+        await window.open("/seeds/seed-2/edit")
+        await window.page.get_by_role("button", name="Give it capacity again").click()
+        await window.page.wait_for_url(f"{place.url}/seeds/seed-2")
+        assert (await place.kube("GET", f"{GROUP_PATH}/seeds/seed-2"))["spec"]["state"] == "Active"
 
 
 async def test_a_limit_that_is_wrong_is_named_and_not_written(place: Place, browser: Browser) -> None:

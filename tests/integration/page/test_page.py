@@ -27,6 +27,8 @@ VIEWS = {
     "/projects/alpha/fits": "Nothing is reserved",
     "/organizations/acme/allocations": "Nothing is allocated",
     "/decisions": "Why was it refused?",
+    "/settings/project/edit": "each project without a quota gets one",
+    "/seeds/seed-1/edit": "What draining gives to other seeds",
     "/start": "Open a project",
 }
 WIDTHS = (360, 1280, 2560)
