@@ -20,6 +20,7 @@ from devcluster import binaries
 from devcluster.demo.screen import Screen
 from devcluster.demo.sizes import size
 from devcluster.demo.story import QUOTA, DemoError, Story
+from devcluster.demo.tenancy import ORGANIZATION, Tenancy, TenancyError
 from devcluster.install import Installation, NotReadyError
 from devcluster.load import machine
 from devcluster.manifests import ManifestError
@@ -30,7 +31,16 @@ Starts real Kubernetes control planes on this machine, installs SeedQuota on the
 many clients create Machines at once. The last line is a result for programs; the exit status is 0 only if
 nothing was exceeded and everything could be filled.
 """
-_FAILURES = (DemoError, NotReadyError, StartError, ManifestError, binaries.BuildError, aiohttp.ClientError, OSError)
+_FAILURES = (
+    DemoError,
+    TenancyError,
+    NotReadyError,
+    StartError,
+    ManifestError,
+    binaries.BuildError,
+    aiohttp.ClientError,
+    OSError,
+)
 
 
 def main() -> int:
@@ -91,16 +101,23 @@ async def _demo(arguments: argparse.Namespace, screen: Screen, directory: Path) 
     screen.step("Real control planes, with SeedQuota installed")
     screen.say(
         f"A master, {arguments.seeds} seeds and a user cluster for each: kube-apiserver and etcd as anywhere, but "
-        "without nodes. seedquota-master runs on the master, a seedquota-seed on each seed, with the rights in "
-        "charts/rbac and no more."
+        "without nodes. seedquota-master runs on the master, a seedquota-seed on each seed and on the master, where it "
+        "counts Allocations, with the rights in charts/rbac and no more."
     )
-    page = bool(arguments.keep)
-    async with Installation(directory, seeds=arguments.seeds, api=page, progress=screen.progress) as installed:
+    async with Installation(
+        directory,
+        seeds=arguments.seeds,
+        organization=ORGANIZATION,
+        master_seed=True,
+        api=True,
+        progress=screen.progress,
+    ) as installed:
         screen.progress("everything runs")
         story = Story(installed, screen, arguments.machines, arguments.clients)
         error: Exception | None = None
         try:
             await story.tell()
+            await Tenancy(installed, screen, QUOTA).tell()
         except _FAILURES as failed:
             error = failed
         if arguments.keep:

@@ -50,6 +50,7 @@ class Story:
 
     def __init__(self, installed: Installation, screen: Screen, machines: int, clients: int) -> None:
         self._installed = installed
+        self._seeds = list(installed.user_clusters)
         self._screen = screen
         self._machines = machines
         self._clients = clients
@@ -172,7 +173,7 @@ class Story:
         await self._over.look()
         want = resources.only(self._over.used, self._limits)
         views = await self._everywhere(want)
-        copies = [view for name, view in views.items() if name in self._installed.seeds]
+        copies = [view for name, view in views.items() if name in self._seeds]
         here = resources.total(resources.parse(view.local_usage) for view in copies)
         rows = [["", *self._limits]]
         rows += [[f"globalUsage on {name}", *amounts(view.used, self._limits)] for name, view in views.items()]
@@ -184,10 +185,8 @@ class Story:
         """What the master and every seed show, once all show what is wanted or have had time to."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
-            copies = await asyncio.gather(
-                *(quota_on(self._installed.cluster(seed), QUOTA) for seed in self._installed.seeds)
-            )
-            views = {"master": self._quota.view, **dict(zip(self._installed.seeds, copies, strict=True))}
+            copies = await asyncio.gather(*(quota_on(self._installed.cluster(seed), QUOTA) for seed in self._seeds))
+            views = {"master": self._quota.view, **dict(zip(self._seeds, copies, strict=True))}
             differing = [name for name, view in views.items() if resources.only(view.used, self._limits) != want]
             if not differing:
                 return views
@@ -348,7 +347,7 @@ class Story:
         self._limits = limits
         await self._seen(lambda view: view.limit == limits, "the new limit does not come into force")
         deadline = time.monotonic() + SETTLE_SECONDS
-        for seed in self._installed.seeds:
+        for seed in self._seeds:
             while (await quota_on(self._installed.cluster(seed), QUOTA)).limit != limits:
                 if time.monotonic() > deadline:
                     raise DemoError(f"{seed} does not get the new limit")
@@ -373,9 +372,9 @@ class Story:
         view = self._quota.view
         seeds = {seed.name: resources.parse(seed.local_usage) for seed in view.seeds}
         refused = Counter(a.cluster for a in self._attempts if a.outcome is Outcome.REFUSED)
-        rows = [["", "limit", "used", *self._installed.seeds, "counted anew"]]
+        rows = [["", "limit", "used", *self._seeds, "counted anew"]]
         for name, limit in self._limits.items():
-            by_seed = (shown(name, seeds.get(seed, {}).get(name, 0)) for seed in self._installed.seeds)
+            by_seed = (shown(name, seeds.get(seed, {}).get(name, 0)) for seed in self._seeds)
             rows.append(
                 [
                     name,
