@@ -78,7 +78,7 @@ def desired(known: KnownQuota) -> LocalQuota:
         of_objects=quota.of_objects,
         allocation=quota.allocation,
         hard=quota.limits,
-        used={name: used.get(name, 0) for name in counted},
+        used={name: used[name] for name in counted if name in quota.global_usage},
         here=_here(account, known.sources, counted) if account is not None else None,
         stale=_stale(known),
     )
@@ -125,7 +125,10 @@ def _is_counted(name: str) -> bool:
     return name in names.BASE or "/" in name
 
 
-def _here(account: Account, sources: Sequence[str], counted: list[str]) -> ResourceList:
+def _here(account: Account, sources: Sequence[str], counted: list[str]) -> ResourceList | None:
+    """None before anything there was counted."""
+    if account.fenced and account.used.keys().isdisjoint(sources):
+        return None
     reserved = (kept.amount for source in sources for kept in accounts.of_source(account, source).values())
     used = resources.total((*(account.used.get(source, {}) for source in sources), *reserved))
     return {name: used.get(name, 0) for name in counted if name != _BEYOND_A_CLUSTER}
@@ -151,7 +154,7 @@ def _stale(known: KnownQuota) -> str:
 
 
 def _usage_text(local: LocalQuota) -> str:
-    """What nothing counts has no amount."""
+    """What nothing counts, and what the master has not said yet, has no amount."""
     return ", ".join(
         f"{name} {resources.about(name, local.used[name]) if name in local.used else '?'}/"
         f"{resources.shown(name, local.hard[name])[0]}"
@@ -160,5 +163,7 @@ def _usage_text(local: LocalQuota) -> str:
 
 
 def _here_text(local: LocalQuota) -> str:
-    here = local.here or {}
+    here = local.here
+    if here is None:
+        return ", ".join(f"{name} ?" for name in names.in_order(local.hard) if name != _BEYOND_A_CLUSTER)
     return ", ".join(f"{name} {resources.about(name, here[name])}" for name in names.in_order(here))

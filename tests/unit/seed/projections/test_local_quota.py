@@ -86,8 +86,8 @@ def test_the_total_is_the_number_by_which_is_refused() -> None:
     assert desired(known(here=account(used="cpu=60"))).used["cpu"] == nanos("cpu=69")["cpu"]
 
 
-def test_amounts_of_one_resource_are_in_one_unit_and_what_nothing_counts_has_none() -> None:
-    of = quota("cpu=2003,gpus=4,nvidia.com/gpu=8,clusters=5", "cpu=2k,clusters=3")
+def test_what_nothing_counts_has_no_amount() -> None:
+    of = quota("cpu=2003,gpus=4,nvidia.com/gpu=8,clusters=5", "cpu=2k,clusters=3,gpus=0,nvidia.com/gpu=0")
     found = manifest(desired(known(of)), "kube-system", "")
     assert found["status"] == {
         "total": {
@@ -126,9 +126,19 @@ def test_nothing_is_said_of_this_cluster_before_its_account_is_known() -> None:
     body = manifest(found, "kube-system", "")
     assert body["status"] == {
         "total": {"hard": {"cpu": "64", "memory": "256Gi"}, "used": {"cpu": "60", "memory": "232Gi"}},
-        "summary": {"usage": "cpu 60/64, memory 232Gi/256Gi", "here": ""},
+        "summary": {"usage": "cpu 60/64, memory 232Gi/256Gi", "here": "cpu ?, memory ?"},
         "stale": "what is used is being counted again",
     }
+
+
+def test_what_is_not_known_yet_is_not_called_zero() -> None:
+    fenced = Account(incarnation="life", nonce="n", used={THERE: nanos("cpu=7")})
+    found = desired(known(quota(usage="cpu=60"), fenced))
+    assert (found.used, found.here) == (nanos("cpu=60"), None)
+    summary = manifest(found, "kube-system", "")["status"]["summary"]
+    assert summary == {"usage": "cpu 60/64, memory ?/256Gi", "here": "cpu ?, memory ?"}
+    was_counted = msgspec.structs.replace(fenced, used={HERE: {}})
+    assert desired(known(quota(), was_counted)).here == nanos("cpu=0,memory=0"), "the last count is kept"
 
 
 NAMES = st.sampled_from(["cpu", "memory", "storage", "machines", "clusters", "gpus", "nvidia.com/gpu"])
@@ -161,7 +171,7 @@ def test_it_depends_on_nothing_of_others_but_the_totals(
     assert "others-name" not in text and "copy-uid" not in text
     for name, amount in (found.here or {}).items():
         assert amount == here.get(name, 0) + reserved.get(name, 0)
-        assert amount <= found.used[name], "what is used here is part of the total"
+        assert amount <= found.used.get(name, amount), "what is used here is part of the total"
     assert found.hard == limits
     assert found.used.keys() <= limits.keys()
 
