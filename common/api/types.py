@@ -111,6 +111,7 @@ class WireReport(Wire):
     without_quota_omitted: int = 0
     enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
     waits_for: AccountWait | None = None  # None: for nothing, or the agent does not say it
+    not_served: list[str] = []  # what is limited, and no cluster of the seed that takes part serves objects of
 
 
 class NamespaceUse(Wire):

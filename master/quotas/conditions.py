@@ -212,6 +212,13 @@ def not_counted(view: QuotaView, seeds: Sequence[SeedView], before: QuotaStatus)
     if view.never_counted is None or any(seed.synced is False or seed.fenced or not seed.reported for seed in seeds):
         kept = [each for each in before.conditions if each.type == kind]
         return [each for each in kept if each.observed_generation == view.generation]
+    if view.not_served:
+        text = (
+            f"{some(sorted(view.not_served))}: no cluster that takes part serves such objects, so this limits nothing"
+        )
+        return [
+            condition(kind, True, "NotServed", f"{text}; if the name is right, they are limited once they are served")
+        ]
     elsewhere = {*unsupported(view.spec, view.allocated), *view.allocated.names, *of_objects(view.spec)}
     found = [name for name in view.never_counted if name not in elsewhere]
     if not found:
@@ -243,7 +250,9 @@ def of_promises(spec: ResourceQuotaSpec, seeds: Sequence[SeedView]) -> list[Cond
 def of_use(view: QuotaView, use: ResourceList, counted: ResourceList, before: QuotaStatus) -> list[Condition]:
     if not counted and view.limits:
         reason, text = NOT_SUPPORTED, unsupported_text(view.spec, view.allocated)
-        if not text:
+        if not text and view.not_served:
+            reason, text = "NotServed", "nothing that it limits is served"
+        elif not text:
             reason, text = NO_CLUSTERS, _no_clusters(view.spec, of_objects(view.spec))
         return [condition(kind, None, reason, text) for kind in ("NearLimit", "Exceeded")]
     return [

@@ -36,7 +36,8 @@ class GrantPublisher:
         shown_reserved = wire_quantities({name: amount for name, amount in reserved.items() if amount})
         hard = wire_quantities(state.limits)
         stale = usage_stale(view)
-        unknown = uncounted(view.spec, view.allocated, clusters=sum(seed.clusters for seed in present))
+        clusters = sum(seed.clusters for seed in present)
+        unknown = {*uncounted(view.spec, view.allocated, clusters=clusters), *view.not_served}
         words = summary(state.spec, use, state.limits, present, unknown, state.overrides)
         for seed in ledger.seeds:
             link = self._seeds.links.get(seed)

@@ -43,6 +43,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: AccountWait | None = None  # before its account admits anything
     clusters: int = 0
     not_counted: Sequence[str] = ()  # clusters of its projects whose namespaces are not
+    not_served: Sequence[str] = ()  # by none of these clusters
     namespaces: Sequence[NamespaceUse] = ()
     namespaces_omitted: int = 0
     without_quota: Sequence[NamespaceLack] = ()
@@ -95,3 +96,9 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     def lasting_limits(self) -> ResourceList:
         """Without what is raised for a time."""
         return {**self.limits, **self.unraised}
+
+    @property
+    def not_served(self) -> frozenset[str]:
+        """What is limited, and no cluster that takes part serves objects of."""
+        said = [frozenset(seed.not_served) for seed in self.seeds if seed.clusters and not seed.lost]
+        return frozenset.intersection(*said) & self.limits.keys() if said else frozenset()

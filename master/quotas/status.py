@@ -30,7 +30,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     # A master that learns may have forgotten that a seed was connected once.
     absent = [] if view.learning else [seed.name for seed in present if seed.absent]
     judged = [seed for seed in present if seed.name not in absent]
-    unknown = uncounted(view.spec, view.allocated, clusters=sum(seed.clusters for seed in present))
+    unknown = {*uncounted(view.spec, view.allocated, clusters=sum(seed.clusters for seed in present)), *view.not_served}
     counted = _counted(view.limits, unknown)
     use = dict.fromkeys(counted, 0) | resources.total(resources.only(seed.use, counted) for seed in present)
     reserved = resources.total(resources.only(seed.reserved, counted) for seed in present)

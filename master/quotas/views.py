@@ -108,6 +108,7 @@ class Views:
             waits_for=account.wire.waits_for,
             clusters=account.wire.clusters,
             not_counted=account.wire.not_counted,
+            not_served=account.wire.not_served,
             namespaces=account.wire.namespaces,
             namespaces_omitted=account.wire.namespaces_omitted,
             without_quota=account.wire.without_quota,

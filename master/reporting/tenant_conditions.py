@@ -33,7 +33,8 @@ def usage(
     for spec, status in quotas:
         used, limits = resources.parse(status.global_usage), resources.parse(status.hard)
         told = len(used.keys() & of_objects(spec))  # the status has what is counted, also where that is nothing
-        unknown = uncounted(spec, in_use(allocated, used), clusters=told)
+        not_told = set(of_objects(spec)) - used.keys()
+        unknown = {*uncounted(spec, in_use(allocated, used), clusters=told), *not_told}
         for name, limit in limits.items():
             amount = None if name in unknown else used.get(name, 0)
             found = (spec.enforcement == "warn", limit - (amount or 0)), amount, limit

@@ -39,7 +39,7 @@ from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
 
-NOT_DECLARED = ".status.account.waitsFor: field not declared in schema"
+NOT_DECLARED = "field not declared in schema"
 UNMADE = 60.0  # seconds that a quota waits for its account before that is said: in a burst each write delays others
 
 
@@ -50,6 +50,7 @@ class _InNamespaces(NamedTuple):
     omitted: int = 0
     without_quota: tuple[NamespaceLack, ...] = ()
     without_quota_omitted: int = 0
+    not_served: tuple[str, ...] = ()
 
 
 class Publisher:
@@ -84,8 +85,12 @@ class Publisher:
             self._known(quota) if account.master else quota.published_generation,  # see AccountRegistry.is_new
             len(self._cluster_cache.covered(quota)),
             tuple(self._cluster_cache.not_counted(quota)[:MAX_NAMED]),
-            *in_namespaces,
+            in_namespaces.largest,
+            in_namespaces.omitted,
+            in_namespaces.without_quota,
+            in_namespaces.without_quota_omitted,
             self._waits.of(quota),
+            in_namespaces.not_served,
         )
         look_again = looked + QUIET_INTERVAL - now if looked < now else None
         before = self._before(quota, now)
@@ -107,6 +112,7 @@ class Publisher:
                 without_quota=list(facts.without_quota),
                 without_quota_omitted=facts.without_quota_omitted,
                 waits_for=facts.waits_for,
+                not_served=list(facts.not_served),
             ),
             "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
         }
@@ -138,10 +144,10 @@ class Publisher:
             return False  # the copy was deleted or made anew: the watch will report it
         except ApiError as error:
             account, facts = status["account"], {"quota": quota.name, "error": str(error)}
-            if isinstance(account, WireReport) and account.waits_for is not None and NOT_DECLARED in error.message:
+            if isinstance(account, WireReport) and _for_people(account) and NOT_DECLARED in error.message:
                 # What is for people only must not keep the master from the rest: it answers the nonce in it.
-                log.warning("account published without waitsFor: the CRD is of an earlier release", extra=facts)
-                account = msgspec.structs.replace(account, waits_for=None)
+                log.warning("account published in part: the CRD is of an earlier release", extra=facts)
+                account = msgspec.structs.replace(account, waits_for=None, not_served=[], not_counted=[])
                 return await self._apply(quota, {**status, "account": account})
             log.warning("account not published", extra=facts)
             return False
@@ -159,7 +165,8 @@ class Publisher:
         uid = quota.key.uid
         known = self._in_namespaces.get(uid)
         if known is None or now - known[0] >= QUIET_INTERVAL:
-            found = _InNamespaces(*_largest_namespaces(sources, quota), *_without_quota(sources))
+            largest, without = _largest_namespaces(sources, quota), _without_quota(sources)
+            found = _InNamespaces(*largest, *without, _not_served(sources, quota))
             known = self._in_namespaces[uid] = now, found
         return known
 
@@ -195,6 +202,11 @@ def _soonest(*seconds: float | None) -> float | None:
     return min((each for each in seconds if each is not None), default=None)
 
 
+def _for_people(account: WireReport) -> bool:
+    """Whether it has fields that are for people only."""
+    return account.waits_for is not None or bool(account.not_served or account.not_counted)
+
+
 def kept_use(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
     """As much of the use as an account keeps."""
     return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
@@ -214,6 +226,16 @@ def _largest_namespaces(sources: Iterable[UsageSource], quota: Quota) -> tuple[t
         for (cluster, namespace), used in largest(found, quota.limits)
     )
     return lines, len(found) - len(lines)
+
+
+def _not_served(sources: Iterable[UsageSource], quota: Quota) -> tuple[str, ...]:
+    """Of what the quota limits, that of which no cluster serves the kind."""
+    found: frozenset[str] | None = None
+    for source in sources:
+        if source.in_namespaces is not None:
+            here = source.in_namespaces.not_served
+            found = here if found is None else found & here
+    return tuple(sorted((found or frozenset()) & quota.limits.keys())[:MAX_NAMED])
 
 
 def _without_quota(sources: Iterable[UsageSource]) -> tuple[tuple[NamespaceLack, ...], int]:

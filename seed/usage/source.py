@@ -96,6 +96,10 @@ class InNamespaces(Protocol):
         no resource."""
 
     @property
+    def not_served(self) -> frozenset[str]:
+        """The names of resources whose kinds the cluster does not serve, and has nothing of."""
+
+    @property
     def lacking(self) -> Mapping[str, list[str]]:
         """By namespace, what of the quota's promises no core ResourceQuota has."""
 

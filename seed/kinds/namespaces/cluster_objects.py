@@ -137,6 +137,12 @@ class QuotaNamespaces:
         """Its kinds that are not served, and were not since they are followed here."""
         return frozenset(informer.resource for informer in self.informers if informer.unseen)
 
+    @property
+    def not_served(self) -> frozenset[str]:
+        """The names of resources whose kinds are not served, and have nothing."""
+        nothing = {each.resource for each in self.informers if each.served is None and each.synced}
+        return self.terms.counting(nothing)
+
     def relist(self) -> None:
         self.objects.namespaces.relist()
         for informer in self.informers:

@@ -86,6 +86,10 @@ class NamespacedSource:
         return self._counted.lacking(frozenset(self._quota.limits)) if self._counted is not None else {}
 
     @property
+    def not_served(self) -> frozenset[str]:
+        return self._counted.not_served if self._counted is not None else frozenset()
+
+    @property
     def counted(self) -> bool:
         return self._counted is not None and not self._partial
 

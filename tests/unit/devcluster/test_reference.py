@@ -70,7 +70,7 @@ def test_a_condition_has_no_reason_of_another_one() -> None:
     assert reasons == {
         "NamespacesLimited": {"AllLimited", "NoResourceQuota"},
         "NearLimit": {"AboveWarnPercent", "BelowWarnPercent", "Full"},
-        "ResourceNotCounted": {"NeverCounted"},
+        "ResourceNotCounted": {"NeverCounted", "NotServed"},
     }
 
 

@@ -5,6 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from common.api.conditions import transition
+from common.api.label_selector import LabelSelector
 from common.api.subject_text import subject_text
 from common.api.types import AccountWait, Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
@@ -261,6 +262,36 @@ def test_a_quota_that_no_seed_has_is_not_enforced():
         found = status(*seeds)
         assert condition(found, "Enforced") == ("False", "NoSeeds", f"nothing is refused: {why}")
         assert condition(found, "Ready")[:2] == ("False", "Degraded")
+
+
+def test_what_no_cluster_serves_is_unknown_and_not_zero():
+    limits = {"pods": "5", "count/deployment.apps": "5"}
+    spec = ResourceQuotaSpec(
+        subject=Subject(kind="namespaces", selector=LabelSelector(match_labels={"a": "b"})), quota=limits
+    )
+
+    def shown(*seeds):
+        made = msgspec.structs.replace(view(*seeds, limits=limits), spec=spec)
+        return quota_status(made, QuotaStatus(), NOW)
+
+    lacks = {"clusters": 1, "not_served": ["count/deployment.apps"]}
+    found = shown(seed("eu-1", {"pods": "2"}, **lacks), seed("us-1", **lacks), seed("ap-1"))
+    assert (found.summary.usage, found.global_usage) == ("count/deployment.apps ?/5, pods 2/5", {"pods": "2"})
+    ready, counted = condition(found, "Enforced"), condition(found, "ResourceNotCounted")
+    assert ready[0] == "True" and counted[:2] == ("True", "NotServed")
+    assert counted[2].startswith("count/deployment.apps: no cluster that takes part serves such objects")
+    somewhere = shown(seed("eu-1", **lacks), seed("us-1", clusters=2))
+    assert somewhere.summary.usage == "count/deployment.apps 0/5, pods 0/5"
+    assert "ResourceNotCounted" not in {each.type for each in somewhere.conditions}
+    alone = quota_status(
+        msgspec.structs.replace(
+            view(seed(clusters=1, not_served=["count/deployment.apps"]), limits={"count/deployment.apps": "5"}),
+            spec=spec,
+        ),
+        QuotaStatus(),
+        NOW,
+    )
+    assert condition(alone, "NearLimit")[:2] == ("Unknown", "NotServed")
 
 
 def test_full_quota_stays_ready():

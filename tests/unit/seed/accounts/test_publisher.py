@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from common.kube.client.api_client import Cluster
+from common.kube.client.errors import ApiError
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from seed.accounts import publisher as module
@@ -41,6 +42,8 @@ class Leader:
         self.world = world
         self.now = 100.0
         self.written: list[dict[str, Any]] = []
+        self.not_served: frozenset[str] = frozenset()
+        self.older = False  # the CRD does not know what is for people only
         self.totals = Totals(Terms(limited=frozenset({"pods"})))
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         cluster = cast(Cluster, SimpleNamespace(apply=self._apply))
@@ -48,7 +51,10 @@ class Leader:
         self.publisher = Publisher(cluster, world.cluster_cache, lambda _quota: 1, self.waits)
 
     async def _apply(self, _resource: object, body: dict[str, Any], **_how: object) -> None:
-        self.written.append(msgspec.to_builtins(body["status"]["account"]))
+        account = msgspec.to_builtins(body["status"]["account"])
+        if self.older and "notServed" in account:
+            raise ApiError(500, "InternalError", ".status.account.notServed: field not declared in schema")
+        self.written.append(account)
 
     async def publish(self, use: str) -> float | None:
         quota = self.world.quota_cache.quota("shop")
@@ -61,7 +67,8 @@ class Leader:
             unreached=lambda _: None,
             had=lambda *_: None,
         )
-        source._counted = cast(Any, SimpleNamespace(totals=self.totals, lacking=lambda _limited: {}))
+        counted = SimpleNamespace(totals=self.totals, lacking=lambda _limited: {}, not_served=self.not_served)
+        source._counted = cast(Any, counted)
         account = Account(incarnation="life", master="m", epoch=1, used={source.key: nanos(use)})
         return await self.publisher.publish(quota, account, [source])
 
@@ -90,6 +97,16 @@ async def test_all_namespaces_are_looked_at_now_and_then_and_what_is_shown_of_th
     assert again is None and leader.totals.looks <= 3
     last = leader.written[-1]
     assert (last["used"], last["namespaces"][0]["used"]) == ({"pods": "9"}, {"pods": "9"})
+
+
+async def test_what_no_cluster_serves_is_reported_and_keeps_no_older_definition_from_the_rest(leader: Leader) -> None:
+    leader.totals.sums = {}
+    leader.not_served = frozenset({"pods", "count/widgets.example.com"})
+    await leader.publish("pods=0")
+    assert leader.written[-1]["notServed"] == ["pods"], "of what the quota limits"
+    leader.older, leader.now = True, leader.now + 60.0
+    await leader.publish("pods=3")
+    assert (leader.written[-1]["used"], "notServed" in leader.written[-1]) == ({"pods": "3"}, False)
 
 
 async def test_that_all_replicas_know_a_quota_is_published_once_its_account_was_open(leader: Leader) -> None:

@@ -327,6 +327,7 @@ async def test_one_who_has_not_seen_a_kind_served_leaves_its_count(monkeypatch: 
         assert found.used() is None and found.source().listed_from == 0
         await found.api.remove("customresourcedefinitions", "", CRD)
         await eventually(lambda: found.used("other") == {"pods": 1})
+        assert found.source("other").not_served == {"count/widgets.example.com"}
         assert found.used() is None, "its account was not read yet"
         found.accounts.unread.clear()
         found.accounts.grant("all", pods=UNIT)
@@ -343,6 +344,7 @@ async def test_one_who_has_not_seen_a_kind_served_leaves_its_count(monkeypatch: 
         found.serve_widgets("v1")
         await eventually(lambda: found.used() == {"pods": 1})
         assert found.problem("all") is None
+        await eventually(lambda: not found.source("other").not_served)
 
 
 async def test_without_the_right_to_read_definitions_the_count_is_left_and_the_role_is_named(
