@@ -78,6 +78,7 @@ class _Connection(Served, web.RequestHandler):
         self._reading = False  # a request has begun to come
         self._blocked = False  # the caller does not read
         self._draining = False  # what comes is not looked at
+        self._refused = False  # its caller has no place here
 
     @property
     def idle(self) -> bool:
@@ -88,6 +89,14 @@ class _Connection(Served, web.RequestHandler):
     def certificate(self) -> bytes:
         """The caller's, which the handshake verified, as DER."""
         return b"" if self.outdated else self._shown
+
+    def name(self, caller: str) -> None:
+        """Raises RefusedError. Then the connection ends with the answer: it is counted nowhere."""
+        try:
+            super().name(caller)
+        except RefusedError:
+            self._refused = True
+            raise
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         Served.connection_made(self, transport)
@@ -144,7 +153,7 @@ class _Connection(Served, web.RequestHandler):
             self._answering = False
             self.due = self._loop.time() + (tcp_server.WRITE_SECONDS if self._blocked else tcp_server.IDLE_SECONDS)
             self._hold(0)
-        return whole and not (self._server.stopping or self.outdated)
+        return whole and not (self._refused or self._server.stopping or self.outdated)
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None

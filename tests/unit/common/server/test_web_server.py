@@ -246,6 +246,23 @@ async def test_too_many_connections_of_a_caller_cost_its_own(world: Running, mon
     assert (await clients[0].answer())[0] == 200
 
 
+async def test_who_keeps_all_places_busy_gets_no_other_and_that_connection_ends(
+    world: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be counted nowhere."""
+    monkeypatch.setattr(connections, "MAX_PROVEN_OF_ONE", 1)
+    busy, other = await world.connect(), await world.connect()
+    busy.send(post("/wait"))
+    await eventually(lambda: world.service.asked)
+    other.send(post("/wait"))
+    status, headers, _ = await other.answer()
+    assert (status, headers["connection"]) == (503, "close")
+    assert await other.ended() == b""
+    assert len(world.server._places) == 1
+    world.service.go_on.set()
+    assert (await busy.answer())[0] == 200
+
+
 async def test_one_caller_who_holds_much_costs_no_other(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held, "MAX_HELD_OF_ONE", 2000)
     monkeypatch.setattr(held, "FAIR_SHARE", 500)
