@@ -202,23 +202,23 @@ async def test_a_limit_does_not_lapse_because_the_catalogue_counts_another_side(
 @pytest.mark.parametrize(
     ("name", "limits", "told"),
     [
-        ("project-alpha", {"cpu": "24", "memory": "64Gi"}, ""),
+        ("project-alpha", {"cpu": "24", "memory": "64Gi"}, ()),
         (
             "project-alpha",
             {"cpu": "25", "memory": "65Gi"},
-            "the organization: cpu=25 (at most 24), memory=65Gi (at most 64Gi);",
+            ("the organization: ", "cpu=25 (at most 24)", "memory=65Gi (at most 64Gi)"),  # in any order
         ),
-        ("project-alpha", {"machines": "9"}, ""),
-        ("org-acme", {"cpu": "24"}, ""),
-        ("org-acme", {"cpu": "23500m"}, "its projects need: cpu=23500m (at least 24);"),
-        ("org-two", {"clusters": "99"}, ""),
+        ("project-alpha", {"machines": "9"}, ()),
+        ("org-acme", {"cpu": "24"}, ()),
+        ("org-acme", {"cpu": "23500m"}, ("its projects need: cpu=23500m (at least 24);",)),
+        ("org-two", {"clusters": "99"}, ()),
     ],
 )
 async def test_limits_of_projects_and_their_organization_that_do_not_fit_are_warned_of(
-    warned: Api, name: str, limits: dict[str, str], told: str
+    warned: Api, name: str, limits: dict[str, str], told: tuple[str, ...]
 ) -> None:
     answer = await warned.patch(quota(name, {}), {"spec": {"quota": limits}})
     assert (answer.status, len(answer.warnings)) == (200, 1 if told else 0), answer
-    assert all(told in text for text in answer.warnings)
+    assert [part for text in answer.warnings for part in told if part not in text] == []
     refuses_nothing = {"spec": {"quota": limits, "enforcement": "warn"}}
     assert (await warned.patch(quota(name, {}), refuses_nothing)).warnings == []
