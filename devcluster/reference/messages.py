@@ -124,6 +124,8 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.not_sized("cannot size machine: vsphere memoryMB is missing")
     yield denial.not_sized_now("cannot size machine now: aws eu-central-1 answers too many requests (429)")
     yield denial.not_specified("owner-ann", "must specify requests.cpu for: web")
+    yield denial.not_specified("owner-ann", "must specify spec.replicas for: db")
+    yield denial.not_specified("owner-ann", "must be written as example.com/v1, of which it counts fields, for: db")
     yield denial.forged()
     yield denial.unknown_project("alhpa", "Machine")
     yield denial.unknown_types([(0, "server")], ["gpus", "servers"])
