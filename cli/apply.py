@@ -20,6 +20,8 @@ from common.kube.client.resource import Resource
 MANAGER = "seedquota-values"
 SERVED_WITHIN = 60.0  # seconds: an API server serves a definition a moment after it was created
 PAUSE = 1.0
+# An API server knows the kind of a policy's parameters up to 30 s after its definition. Until then the policy refuses.
+_POLICY_NOT_READY = "failed to configure policy"
 
 _KINDS: dict[str, Resource[Any]] = {each.kind: each for each in (QUOTA_SETTINGS, SEEDS)}
 HELP = "create or change Seeds and QuotaSettings from a file"
@@ -71,5 +73,6 @@ async def _apply(master: Cluster, body: dict[str, Any], until: float) -> str:
                     "charts/crds"
                 ) from None
         except ApiError as error:
-            raise Failed(f"{resource.kind} {name}: {error.message}") from None
+            if _POLICY_NOT_READY not in error.message or time.monotonic() > until:
+                raise Failed(f"{resource.kind} {name}: {error.message}") from None
         await asyncio.sleep(PAUSE)
