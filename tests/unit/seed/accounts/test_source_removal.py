@@ -35,13 +35,18 @@ class Seed:
 
     async def find(self, resource: Resource[UserCluster], _name: str, _namespace: str | None = None) -> object:
         self.read.append(resource)
+        if resource.plural == "projects":
+            return None  # that is no proof: it may be put back
         if isinstance(self.found, Exception):
             raise self.found
         return self.found
 
 
-def cluster(participation: str = "Enabled", **labels: str) -> UserCluster:
-    spec = {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}, "namespaceQuotas": participation}
+def cluster(
+    participation: str = "Enabled", project: str = "alpha", whose: str = "FromCluster", **labels: str
+) -> UserCluster:
+    spec = {"project": project, "kubeconfigSecretRef": {"name": "c1"}, "namespaceQuotas": participation}
+    spec["namespaceProjects"] = whose
     metadata = {"name": "c1", "namespace": "alpha", "uid": "c1-uid", "labels": labels}
     return msgspec.convert({"metadata": metadata, "spec": spec}, UserCluster)
 
@@ -88,6 +93,24 @@ async def test_a_cluster_that_is_gone_or_takes_part_no_more_has_nothing_in_the_a
     found: object, expected: bool
 ) -> None:
     assert await left("alpha/c1", found, clusters=PROD) is expected
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (None, True),
+        (cluster("Disabled"), True),
+        (cluster(), False),
+        (cluster(project="beta"), True),
+        (cluster(project="beta", whose="FromLabel"), False),
+    ],
+)
+async def test_a_project_has_what_is_in_its_own_clusters_and_in_shared_ones(found: object, expected: bool) -> None:
+    assert await left("alpha/c1", found, kind="project", name="alpha", selector=None) is expected
+
+
+async def test_a_project_that_is_missing_proves_nothing_of_its_organization() -> None:
+    assert not await left("alpha/c1", cluster(), kind="organization", name="acme", selector=None)
 
 
 @pytest.mark.parametrize(("found", "expected"), [(None, False), (seed("Disabled"), True), (seed("Enabled"), False)])
