@@ -127,6 +127,7 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.not_specified("owner-ann", "must specify spec.replicas for: db")
     yield denial.not_specified("owner-ann", "must be written as example.com/v1, of which it counts fields, for: db")
     yield denial.forged()
+    yield denial.project_label()
     yield denial.unknown_project("alhpa", "Machine")
     yield denial.unknown_types([(0, "server")], ["gpus", "servers"])
     yield denial.misplaced("Allocations of Organization acme belong in namespace org-acme", "metadata.namespace")
