@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+import msgspec
+
 from common.api.labels import DEFAULT_LABEL
-from common.api.types import Seed
+from common.api.subject_text import subject_text
+from common.api.types import Seed, Subject
 from common.quota import resources
 from common.quota.names import in_order
 from master.cache.informers import subject_of
@@ -38,13 +41,13 @@ class NamespaceLine(NamedTuple):
 
 
 class QuotaPage(NamedTuple):
-    """`raised`: until when limits are raised, and which; empty: none is.
-    `changing`: the limits that are set are not those in force yet. `silent`: as in the overview."""
+    """`limited`: the whole subject, with what narrows it. `raised`: until when limits are raised, and which; empty:
+    none is. `changing`: the limits that are set are not those in force yet. `silent`: as in the overview."""
 
     name: str
     kind: str
     subject: str
-    selector: str
+    limited: str
     default: bool
     made_from: str
     enforcement: str
@@ -76,7 +79,7 @@ def page(quota: MasterQuota, seeds: Sequence[Seed], now: datetime, *, made_from:
         name=quota.metadata.name,
         kind=kind,
         subject=subject,
-        selector=_selector(quota),
+        limited=subject_text(msgspec.convert(quota.spec.get("subject", {"kind": kind}), Subject)),
         default=quota.metadata.labels.get(DEFAULT_LABEL) == "true",
         made_from=made_from,
         enforcement=str(quota.spec.get("enforcement", "deny")),
@@ -121,17 +124,3 @@ def _amounts(used: Mapping[str, str | int], names: Sequence[str]) -> tuple[tuple
     found = resources.parse(used)
     shown = resources.only(found, names) or found
     return tuple((name, amounts.amount(name, shown[name])) for name in in_order(shown))
-
-
-def _selector(quota: MasterQuota) -> str:
-    """As `kubectl get -l` writes it."""
-    subject = quota.spec.get("subject")
-    selector = subject.get("selector") if isinstance(subject, dict) else None
-    if not isinstance(selector, dict):
-        return ""
-    labels = selector.get("matchLabels")
-    said = [f"{name}={value}" for name, value in sorted(labels.items())] if isinstance(labels, dict) else []
-    for each in selector.get("matchExpressions", []):
-        values = ", ".join(str(value) for value in each.get("values", []))
-        said.append(f"{each.get('key')} {each.get('operator')}{f' ({values})' if values else ''}")
-    return ", ".join(said)

@@ -136,7 +136,7 @@ def row(quota: MasterQuota) -> Row:
         found, error = (), str(wrong)
     counted = [each for each in found if each.used is not None]
     peak = max(counted, key=lambda bar: (_ORDER[bar.level] if bar.level == "over" else 0, _percent(bar)), default=None)
-    level = peak.level if peak is not None else "unknown"
+    level: Level = peak.level if peak is not None else "unknown" if found or error else "fine"
     stale = tuple((each.name, each.last_report_time) for each in quota.status.seeds if each.state == "Stale")
     return Row(
         name=quota.metadata.name,

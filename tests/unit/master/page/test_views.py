@@ -12,6 +12,7 @@ from master.apiserver.serializers import Allocated, OrganizationQuotas
 from master.apiserver.serializers import Amount as Counted
 from master.cache.allocations import Use
 from master.page.views import amounts, bars, organization, overview, quotas, seeds, settings
+from master.page.views import quota as quota_view
 from master.page.views.quotas import Filter
 from master.page.views.times import moment
 from tests.unit.master.page.builders import CURRENT, ENFORCED, HEALTHY, NOW, quota, seed
@@ -73,6 +74,24 @@ def test_what_is_not_counted_is_unknown_and_never_zero() -> None:
         assert (bar.level, bar.used, bar.free, bar.percent, bar.parts) == ("unknown", None, None, None, ())
     assert quotas.row(never).level == "unknown" and quotas.row(never).peak is None
     assert "unknown" in quotas.row(part).states
+
+
+def test_a_quota_without_a_limit_is_not_unknown() -> None:
+    row = quotas.row(quota("empty", {}, {}))
+    assert (row.level, row.peak, "unknown" in row.states) == ("fine", None, False)
+
+
+@pytest.mark.parametrize(
+    ("subject", "limited"),
+    [
+        ({"kind": "project", "name": "alpha"}, "project/alpha"),
+        ({"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}, "owner=ann"),
+    ],
+)
+def test_the_page_of_a_quota_says_all_that_narrows_its_subject(subject: Any, limited: str) -> None:
+    found = quota(used={"cpu": "1"})
+    found.spec["subject"] = subject
+    assert limited in quota_view.page(found, [], NOW, made_from="", version="v").limited
 
 
 def rows(*found: Any) -> list[quotas.Row]:
