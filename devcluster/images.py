@@ -19,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,19 @@ def pinned(lock: Path) -> dict[str, str]:
     return {canonical(name): version for name, version in _PINNED.findall(lock.read_text())}
 
 
-def locked_files() -> Iterator[importlib.metadata.PackagePath]:
-    """Of the packages in the programs' lock, as far as they are for this Python and system."""
+def installed() -> dict[str, str]:
+    """Versions of the packages in the programs' lock, as far as they are for this Python and system. Where the lock is
+    newer than the environment, a package may be missing."""
+    found = {}
     for name in pinned(LOCK):
-        try:
-            yield from importlib.metadata.files(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def locked_files() -> Iterator[importlib.metadata.PackagePath]:
+    for name in installed():
+        yield from importlib.metadata.files(name) or []
 
 
 def add_dependencies(root: Path) -> None:
@@ -132,10 +139,15 @@ def _make(root: Path, code: str, environment: Mapping[str, str] = {}) -> None:
     subprocess.run([PYTHON, "-B", "-c", code, root], check=True, env={**environment, "PYTHONPATH": str(_ROOTFS.parent)})
 
 
+def base_key() -> str:
+    """Another one where the layer would have other files."""
+    environment = f"{PYTHON} {sys.version} {sorted(installed().items())}"
+    return hashlib.sha256(LOCK.read_bytes() + _ROOTFS.read_bytes() + environment.encode()).hexdigest()[:12]
+
+
 def _base() -> Path:
     """The layer with Python, its libraries and the locked packages."""
-    inputs = hashlib.sha256(LOCK.read_bytes() + _ROOTFS.read_bytes() + f"{PYTHON} {sys.version}".encode())
-    kept = cache_directory() / f"image-base-{inputs.hexdigest()[:12]}.tar"
+    kept = cache_directory() / f"image-base-{base_key()}.tar"
     if not kept.exists():
         with tempfile.TemporaryDirectory() as directory:
             root = Path(directory)
