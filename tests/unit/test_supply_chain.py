@@ -81,12 +81,13 @@ for command, module in {commands!r}.items():
 
 def test_the_wheel_can_be_installed_and_its_commands_run(wheel: Path, locked: Path, tmp_path: Path) -> None:
     """As pipx does it, but with the packages of the lock instead of a registry's."""
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True)
     python = tmp_path / "bin" / "python"
     (site,) = (tmp_path / "lib").glob("python3.*/site-packages")
     (site / "locked.pth").write_text(f"{locked}\n")
-    pip = [str(python), "-I", "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", "--no-index", "--no-deps", str(wheel)], check=True)
+    pip = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", f"--python={python}"]
+    install = [*pip, "install", "--quiet", "--no-index", "--no-deps", "--no-compile", str(wheel)]
+    subprocess.run(install, check=True)
     checked = subprocess.run([*pip, "check"], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
     for command in ("seedquota", "kubectl-seedquota"):
