@@ -61,6 +61,7 @@ def _as_it_is(ledger: MasterLedger) -> MasterLedger:
 
 
 _time = SimpleNamespace(monotonic=_now, time=_now)
+_names = SimpleNamespace(of_objects=frozenset, beside=common.quota.object_names.beside)
 _secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
 _random = SimpleNamespace(getrandbits=lambda _bits: int(_token()[1:]))
 _writes = count()
@@ -89,7 +90,7 @@ _REPLACED = (
     (seed.accounts.controller, "secrets", _secrets),
     (seed.kinds.namespaces.cache, "time", _time),
     (seed.kinds.namespaces.cache, "object_names", SimpleNamespace(of_objects=frozenset)),
-    (seed.kinds.namespaces.terms, "object_names", SimpleNamespace(of_objects=frozenset)),  # of whoever has namespaces
+    (seed.kinds.namespaces.terms, "object_names", _names),  # of whoever has namespaces
     # Also where the master's objects stand for themselves, a quota has a copy here, and the master's uid.
     (seed.accounts.controller, "original_uid", lambda found, in_cluster: found.metadata.labels.get(UID_LABEL, "")),
     (seed.kinds.allocations.evaluator, "UNIT", 1),  # sizes are small
