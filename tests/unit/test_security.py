@@ -208,6 +208,16 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "A tenant who is cluster admin of a user cluster labels namespaces there": (
         f"{NAMESPACES}::test_a_namespace_is_in_every_quota_that_selects_it_in_a_cluster_that_takes_part",
     ),
+    "A tenant labels a namespace with another's project": (
+        "unit/seed/kinds/namespaces/test_projects.py"
+        "::test_namespaces_of_its_own_cluster_are_of_its_project_whatever_labels_tenants_write",
+        "integration/installed/test_tenancy.py"
+        "::test_only_who_may_assign_projects_writes_the_label_and_only_in_shared_clusters",
+    ),
+    "A tenant who may create namespaces in a shared cluster": (),
+    "A tenant who is cluster admin runs pods in": (
+        "unit/seed/kinds/namespaces/test_projects.py::test_what_a_cluster_needs_to_run_is_of_no_project",
+    ),
     "A cluster admin takes the right to list": (
         f"{IN_INSTALLED_NAMESPACES}::test_what_cannot_be_listed_stops_its_own_quota_alone",
         "property/test_partial_count.py::test_in_part_or_wholly_an_account_has_all_that_is_there",
