@@ -81,11 +81,13 @@ class Tenancy:
             await self._installed.enforced(name, SECONDS)
 
     async def _share(self) -> None:
-        seed = next(seed for seed, cluster in self._installed.user_clusters.items() if cluster == self._shared)
-        patch = {"spec": {"namespaceQuotas": "Enabled", "namespaceProjects": "FromLabel"}}
-        path = f"{GROUP_PATH}/namespaces/{self._installed.project}/userclusters/{self._shared}"
-        async with self._installed.cluster(seed).session() as session:
-            await _ask(session.patch(path, json=patch, headers=MERGE))
+        for seed, cluster in self._installed.user_clusters.items():
+            spec = {"namespaceQuotas": "Enabled"}
+            if cluster == self._shared:
+                spec["namespaceProjects"] = "FromLabel"
+            path = f"{GROUP_PATH}/namespaces/{self._installed.project}/userclusters/{cluster}"
+            async with self._installed.cluster(seed).session() as session:
+                await _ask(session.patch(path, json={"spec": spec}, headers=MERGE))
         for of, name in NAMESPACES.items():
             account: Manifest = {
                 "apiVersion": "v1",
