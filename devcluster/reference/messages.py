@@ -129,7 +129,6 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.forged()
     yield denial.project_label()
     yield denial.unknown_project("alhpa", "Machine")
-    yield denial.project_label()
     yield denial.unknown_types([(0, "server")], ["gpus", "servers"])
     yield denial.misplaced("Allocations of Organization acme belong in namespace org-acme", "metadata.namespace")
     yield denial.already_exists("resourcequotas", "default")
