@@ -72,7 +72,7 @@ class SourceRemoval:
 
     async def _is_covered(self, cluster: str, quota: Quota) -> bool:
         """Whether the quota counts namespaces there. A missing Seed is no proof, as a missing Project is none."""
-        if not quota.of_objects:
+        if not quota.counts_objects:
             return False
         if cluster == OWN_API_SERVER:
             seed = await self._cluster.find(SEED_COPIES, self._cluster.name)

@@ -100,7 +100,7 @@ class ClusterCache:
 
     def covered(self, quota: Quota) -> list[str]:
         """The clusters whose namespaces the quota counts."""
-        if not quota.of_objects:
+        if not quota.counts_objects:
             return []
         if quota.kind == NAMESPACES:
             return [cluster for cluster in self.participants() if self.covers(quota, cluster)]
@@ -114,7 +114,7 @@ class ClusterCache:
         """Whether the quota may count namespaces there. A quota of a project counts what is in its own clusters, and
         where labels say whose a namespace is, those of the project. Labels of clusters are those of UserClusters: the
         seed's own API server has none, and is counted by quotas that ask for none."""
-        if not quota.of_objects:
+        if not quota.counts_objects:
             return False
         if cluster == OWN_API_SERVER:
             return quota.clusters is None and self._quota_cache.own_takes_part

@@ -189,7 +189,7 @@ class QuotaCache:
 
     def object_quotas(self) -> list[Quota]:
         """Those that count objects in namespaces, of any kind."""
-        return [quota for quota in self._quotas.values() if quota.of_objects]
+        return [quota for quota in self._quotas.values() if quota.counts_objects]
 
     @property
     def own_takes_part(self) -> bool:

@@ -92,6 +92,13 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     def terms(self) -> Terms:
         return Terms(limits=self.ceilings, grant=self.grant)
 
+    @property
+    def counts_objects(self) -> bool:
+        """In namespaces: also what it limited once. That is held still, and may be limited again at any moment."""
+        if self.of_objects or self.kind == NAMESPACES or self.published is None:
+            return bool(self.of_objects)
+        return bool(object_names.of_objects(self.published.granted))
+
     def shown(self, source: SourceKey) -> str:
         """The source, for people who read of it beside the quota's name. What is in a cluster's namespaces is another
         source than its Machines."""

@@ -37,6 +37,7 @@ import seed.kinds.namespaces.terms
 import seed.ledger.batcher
 import seed.ledger.store_generation
 import seed.ledger.writer
+import seed.model.quota
 from common.api.labels import UID_LABEL
 from common.quota.escrow import MasterLedger
 from seed.accounts.capacity import CapacityRequester
@@ -90,6 +91,7 @@ _REPLACED = (
     (seed.accounts.controller, "secrets", _secrets),
     (seed.kinds.namespaces.cache, "time", _time),
     (seed.kinds.namespaces.cache, "object_names", SimpleNamespace(of_objects=frozenset)),
+    (seed.model.quota, "object_names", SimpleNamespace(of_objects=frozenset)),
     (seed.kinds.namespaces.terms, "object_names", _names),  # of whoever has namespaces
     # Also where the master's objects stand for themselves, a quota has a copy here, and the master's uid.
     (seed.accounts.controller, "original_uid", lambda found, in_cluster: found.metadata.labels.get(UID_LABEL, "")),

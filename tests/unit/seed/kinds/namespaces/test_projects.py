@@ -10,6 +10,7 @@ import pytest
 from common.api import label_selector
 from common.api.types import QuotaSettings
 from common.quota import object_names
+from common.quota.escrow import Report
 from seed.kinds.namespaces import project_label
 from seed.kinds.namespaces.cache import Selection
 from seed.model.selected_namespaces import METADATA_NAME, picks
@@ -168,3 +169,11 @@ def test_whose_a_namespace_is_changes_with_the_label_alone() -> None:
     assert project_label.changes({}, {LABEL: "alpha"}) and project_label.changes({LABEL: "alpha"}, {})
     assert not project_label.changes({LABEL: "alpha"}, {LABEL: "alpha", "owner": "ann"})
     assert not project_label.changes({}, {LABEL: ""}), "that is no project"
+
+
+def test_what_it_limited_once_stays_counted_since_it_is_held_still(world: World) -> None:
+    quota = world.quota("project-alpha", {"cpu": "4"}, kind="project", name="alpha")
+    granted = Report(incarnation="life", sequence=1, master="m", granted={"pods": 5})
+    assert not world.clusters.covers(quota, OWN)
+    assert world.clusters.covers(msgspec.structs.replace(quota, published=granted), OWN)
+    assert not world.clusters.not_counted(msgspec.structs.replace(quota, published=granted)), "it limits none of it"
