@@ -58,8 +58,8 @@ class Pods:
 
         return await until(decided, 90)
 
-    async def fill(self, places: Mapping[tuple[str, str], int], quota: str, limit: int, *, more: int) -> None:
-        """So many pods at once in each place, then one by one until that quota is full: so many are admitted, no more.
+    async def fill(self, places: Mapping[tuple[str, str], int], quotas: Mapping[str, int], *, more: int) -> None:
+        """So many pods at once in each place, then one by one until one of these is full: exactly so many are admitted.
 
         What the one quota refuses is reserved in the other for a moment, and that may refuse meanwhile. What an API
         server did not wait for is reserved until evidence shows that it never came.
@@ -71,7 +71,8 @@ class Pods:
             answers.append(await self.create(*next(iter(places))))
             for answer in answers:
                 assert answer.status == 201 or (answer.status == 403 and USED.search(answer.message)), answer
-            assert USED.findall(answers[-1].message) == [(quota, str(limit), str(limit))], answers[-1]
+            full = [(name, str(most), str(most)) for name, most in quotas.items()]
+            assert USED.findall(answers[-1].message) in [[each] for each in full], answers[-1]
             assert sum(answer.status == 201 for answer in answers) == more
 
         await until(is_full, 90)
@@ -121,8 +122,8 @@ async def test_a_project_and_its_organization_are_filled_exactly_in_its_own_and_
     assert (await pods.create(OWN, "tweb")).status == 201  # before there is a quota
     await limit(site, {"cpu": "2", "pods": "4"}, {"pods": "6", "requests.cpu": "100"})
     web, a, b, c = (OWN, "tweb"), (SHARED, "ta"), (SHARED, "tb"), (SHARED, "tc")
-    await pods.fill({web: 6, a: 6}, QUOTA, 4, more=3)
-    await pods.fill({b: 6}, ORGANIZATION, 6, more=2)
+    await pods.fill({web: 6, a: 6}, {QUOTA: 4}, more=3)
+    await pods.fill({b: 6}, {ORGANIZATION: 6}, more=2)
     assert await pods.number(web, a, b) == 6 and (await pods.create(*c)).status == 201, "it is of no project"
     await site.uses({"pods": "4", "cpu": "0"}, seconds=60)
     await site.uses({"pods": "6", "requests.cpu": "6"}, ORGANIZATION, seconds=60)
@@ -147,7 +148,7 @@ async def test_a_project_and_its_organization_are_filled_exactly_in_its_own_and_
     (gone, *_) = await site.items(OWN, "/api/v1/namespaces/tweb/pods")
     await site.delete(OWN, f"/api/v1/namespaces/tweb/pods/{gone['metadata']['name']}?gracePeriodSeconds=0")
     await site.uses({"pods": "3"}, seconds=60)
-    await pods.fill({a: 2}, QUOTA, 4, more=1)
+    await pods.fill({a: 2}, {QUOTA: 4, ORGANIZATION: 6}, more=1)
     # A namespace moves with all that it has: use that nobody admitted in its new place.
     assert (await pods.label(SHARED, "tb", "alpha")).status == 200
     await site.uses({"pods": "6"}, seconds=60)
