@@ -95,9 +95,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts_objects(self) -> bool:
         """In namespaces: also what it limited once. That is held still, and may be limited again at any moment."""
-        if self.of_objects or self.kind == NAMESPACES or self.published is None:
+        if self.of_objects or self.published is None:
             return bool(self.of_objects)
-        return bool(object_names.of_objects(self.published.granted))
+        once = self.published.granted
+        return bool(once if self.kind == NAMESPACES else object_names.of_objects(once))
 
     def shown(self, source: SourceKey) -> str:
         """The source, for people who read of it beside the quota's name. What is in a cluster's namespaces is another
