@@ -8,6 +8,8 @@ Invariant: an account admits only within g - r - used - reserved.
 Who calls what, while an admitted object goes from "reserved" to "used":
 
 * `Reserving.claim` (common/quota/reservations.py) takes capacity for an object that is about to exist,
+* `blocks.hold` (common/quota/blocks.py) reserves capacity for one replica before anybody asks, and `blocks.named` turns
+  what that replica admitted from it into reservations,
 * `count` (the leader alone, fenced by its epoch) replaces a source's use and drops what it saw as objects,
 * `release` drops reservations whose object provably never came to exist,
 * `give_back` raises r by what is free, `receive` raises g to what the master granted,
@@ -32,6 +34,8 @@ ReservationKey = tuple[str, str]  # the source, and the object's uid in it: clus
 MAX_RESERVATIONS = 4_000
 MAX_TEXT = 1_000_000  # characters of what is reserved and used, up to which more is reserved
 
+BLOCKS = "block:"  # in place of a source: reserved by a replica ahead of requests (rule 4.15)
+
 
 class AccountKey(msgspec.Struct, frozen=True):
     """An account belongs to the uid of the master's quota; the name is for people."""
@@ -55,6 +59,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     source in whose place a rollout puts this one, for which it may use surge (`common.quota.surge_loans`).
     `base`, where the largest of several objects counts: the part of the others on top of which `amount` comes. The
     source's count does not fall below it while the reservation is there (rule 4.14).
+    `late`: it was admitted from a block, and named since. What was counted before may include its object (rule 4.15).
     """
 
     source: str
@@ -66,6 +71,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     replaces: str = ""
     request: str = ""
     base: ResourceList = {}
+    late: bool = False
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +89,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     `sequence` counts the writes, `epoch` is the lease term of the leader that may count. `fenced_at` is the sequence
     on which the last fence was put; `in_doubt`, while fenced: the ledger itself may be older than what it was.
     `held_back`: the sources in which much was admitted that did not appear. No more is created there until that went.
+    `scarce`: a request found too little, which blocks may have. Who has a block gives back what is left of it.
     """
 
     incarnation: str
@@ -99,6 +106,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     reservations: Mapping[ReservationKey, Reservation] = {}
     ask: Ask = Ask()
     held_back: tuple[str, ...] = ()
+    scarce: bool = False
 
     @property
     def fenced(self) -> bool:
@@ -201,7 +209,7 @@ def held(account: Account) -> dict[str, int]:
 
 def sources(account: Account) -> set[str]:
     """Those that were counted, or for whose objects something is reserved."""
-    return {*account.used, *(source for source, _ in account.reservations)}
+    return {*account.used, *(source for source, _ in account.reservations if source != BLOCKS)}
 
 
 def free(account: Account, limits: ResourceList) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from common.quota import names, resources
+from common.quota import blocks, names, resources
 from common.quota.account import Account, Ask, Grant
 from common.quota.resources import ResourceList
 
@@ -57,7 +57,8 @@ class MasterLedger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(account: Account) -> Report:
-    """What a seed publishes of its account, after it was persisted."""
+    """What a seed publishes of its account, after it was persisted. Blocks are idle, and what may be in the account
+    twice is told once: else the master would cover it (rule 3.7)."""
     return Report(
         incarnation=account.incarnation,
         sequence=account.sequence,
@@ -66,7 +67,7 @@ def report(account: Account) -> Report:
         granted=account.granted,
         returned=account.returned,
         used=resources.total(account.used.values()),
-        reserved=account.reserved,
+        reserved=blocks.sure_reserved(account),
         ask=account.ask,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import resources
+from common.quota import blocks, resources
 from common.quota.account import Account, Ask, Grant
 
 
@@ -38,8 +38,10 @@ def went_back(account: Account, grant: Grant) -> bool:
 
 
 def rebuild(account: Account, incarnation: str, nonce: str) -> Account:
-    """A new life after the ledger went backwards, fenced: its counters are lost, what it counted is a start."""
-    lost = msgspec.structs.replace(account, incarnation=incarnation, master="", granted={}, returned={}, ask=Ask())
+    """A new life after the ledger went backwards, fenced: its counters are lost, what it counted is a start. Blocks of
+    the life before are nobody's: what was admitted from them is counted before it opens."""
+    lost = blocks.without(account, blocks.owners(account))
+    lost = msgspec.structs.replace(lost, incarnation=incarnation, master="", granted={}, returned={}, ask=Ask())
     return fence(lost, nonce)
 
 

@@ -63,7 +63,7 @@ class Reserving:
         if known is not None:
             if known.replaces and reservation.generation:
                 return ReplacementConflict()
-            after, extra = _on_top(known, reservation)
+            after, extra = on_top(known, reservation)
         elif (no_place := self._no_place(reservation, current)) is not None:
             return no_place
         lacking = self._lacking(reservation, extra)
@@ -127,7 +127,7 @@ class Reserving:
         return msgspec.structs.replace(self._before, reservations=self._reservations, reserved=self._reserved)
 
 
-def _on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, ResourceList]:
+def on_top(known: Reservation, wanted: Reservation) -> tuple[Reservation, ResourceList]:
     """One more claim for the same object, and what it costs beyond what is kept for it already.
 
     An update comes on top of what the generations before it need (rule 4.6). Of requests for the same generation only

@@ -25,6 +25,10 @@ class AccountSources:
         found = (self._sources.get(key) for key in self._registry.source_keys(quota))
         return [source for source in found if source is not None]
 
+    def number(self, quota: Quota) -> int:
+        """How many there are, also of those that nobody follows yet."""
+        return len(set(self._registry.source_keys(quota)))
+
     def facts(
         self, quota: Quota, account: Account, may_count: Callable[[Quota, UsageSource], bool]
     ) -> list[SourceFacts]:

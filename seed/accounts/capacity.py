@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import resources
+from common.quota import blocks, resources
 from common.quota.account import Account
 from common.quota.resources import ResourceList
 from seed.ledger.encoding import MalformedLedgerError
@@ -83,7 +83,7 @@ class CapacityRequester:
     def written(self, account: Account) -> None:
         """The account changed."""
         if self._asking is not None or self._asked:
-            self._most = resources.maximum(self._most, accounts.use(account))
+            self._most = resources.maximum(self._most, blocks.sure_use(account))
 
     def quota_changed(self) -> None:
         """The master may have answered in the quota's copy."""
@@ -114,7 +114,7 @@ class CapacityRequester:
 
     def _own(self) -> dict[str, int]:
         account = self._writer.account
-        return accounts.use(account) if account is not None else {}
+        return blocks.sure_use(account) if account is not None else {}
 
     async def _ask(self) -> None:
         """Ask for all requests that wait by now. Later ones wait for the next ask."""
@@ -131,7 +131,7 @@ class CapacityRequester:
                 first = live[0][0]
 
                 def ask(account: Account) -> tuple[Account, int]:
-                    used = accounts.use(account)
+                    used = blocks.sure_use(account)
                     self._most = resources.maximum(self._most, used) if self._asked else used
                     asking = accounts.ask(account, limits, first, wanted, answered)
                     return asking, asking.ask.number

@@ -27,7 +27,7 @@ from common.kube.client.errors import NotFound
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.leader_election import Term
 from common.quota import account as accounts
-from common.quota import fencing, resources
+from common.quota import blocks, fencing, resources
 from common.quota.account import Account, AccountKey
 from seed.accounts import plan, source_count
 from seed.accounts.account_sources import AccountSources
@@ -79,7 +79,7 @@ class Accounts:
         self._quota_cache, self._cluster_cache = registry.quota_cache, registry.cluster_cache
         self._registry = registry
         self._sources = sources
-        self._window = in_flight_window
+        self._window = in_flight_window + blocks.TAKEN_AFTER  # a lost ledger may have had blocks
         self._controller: Controller[str] = Controller(
             "accounts", self._reconcile, workers=WORKERS, timeout=30, on_reconcile=on_reconcile
         )
@@ -90,7 +90,7 @@ class Accounts:
         self._unsized: dict[tuple[str, str], Rest] = {}  # by quota uid and source
         self.uncounted: dict[tuple[str, str], float] = {}  # ... since when counting fails, though it is followed
         self._progress: dict[str, Progress] = {}  # by quota uid
-        self._account_sources = AccountSources(registry, sources)
+        self.account_sources = AccountSources(registry, sources)
         self.waits = Waits()
         self._publisher = Publisher(cluster, registry.cluster_cache, known, self.waits, self.uncounted)
 
@@ -133,7 +133,7 @@ class Accounts:
             return
         await handle.writer.change(lambda present: (msgspec.structs.replace(present), None))
         if handle.writer.account is not None:
-            await self._publisher.publish_at_once(quota, handle.writer.account, self._account_sources.of(quota))
+            await self._publisher.publish_at_once(quota, handle.writer.account, self.account_sources.of(quota))
 
     def look_at(self, name: str) -> None:
         self._controller.queue.add(name)
@@ -190,8 +190,9 @@ class Accounts:
         sure = source_count.covered(reservations, doubtful, live=source.live)
         seen, gone = totals.seen(sure), totals.gone(sure)
         counted = {uid for uid, kept in reservations.items() if uid in gone or seen.get(uid, -1) >= kept.generation}
-        found = self._account_sources.counted(source.key, unsized.used(rest, reservations, totals, counted))
+        found = self.account_sources.counted(source.key, unsized.used(rest, reservations, totals, counted))
         after = source_count.count(account, self.term, source, quota, found, seen=seen, gone=gone, doubtful=doubtful)
+        after = blocks.settled(after, source.key, sure)
         if not doubtful:
             self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: what the totals lack
         return after
@@ -223,7 +224,7 @@ class Accounts:
                 self._opening.ended(name)
             publish_again = None
             if account is not None:
-                publish_again = await self._publisher.publish(quota, account, self._account_sources.of(quota))
+                publish_again = await self._publisher.publish(quota, account, self.account_sources.of(quota))
         except UncountableError:
             return plan.WAIT_FOR_SOURCES
         except (StoreUnavailableError, MalformedLedgerError, NoAccountError) as error:
@@ -264,7 +265,7 @@ class Accounts:
     def _can_wait(self, quota: Quota, handle: AccountHandle) -> bool:
         """To be made or taken over, while others need theirs sooner."""
         account = handle.writer.account
-        return (account is None or account.epoch != self.term) and self._account_sources.are_empty(quota)
+        return (account is None or account.epoch != self.term) and self.account_sources.are_empty(quota)
 
     async def _exists(self, key: AccountKey) -> bool:
         try:
@@ -288,7 +289,7 @@ class Accounts:
             for other in self._quota_cache.all_quotas():
                 self._controller.queue.add(other.name)
         before, now = self._progress.get(uid, Progress()), time.monotonic()
-        facts = self._account_sources.facts(quota, account, self.may_count)
+        facts = self.account_sources.facts(quota, account, self.may_count)
         step, progress = plan.next_step(
             account,
             quota.grant,
@@ -319,7 +320,7 @@ class Accounts:
                 account, quota.grant, progress, facts, turn=turn, ledger=ledger, window=self._window, now=now
             )
         since = self._demands.lists_from(uid)
-        self.waits.note(quota, found, lambda key: self._account_sources.unlisted(key, since))
+        self.waits.note(quota, found, lambda key: self.account_sources.unlisted(key, since))
         return account
 
     async def _say_wait(self, quota: Quota, *, turn: bool = False, ledger: bool = False) -> None:
@@ -328,7 +329,7 @@ class Accounts:
         if account is None:
             await self._publisher.publish_wait(quota)
         elif account.fenced and account.epoch == self.term:
-            await self._publisher.publish(quota, account, self._account_sources.of(quota))
+            await self._publisher.publish(quota, account, self.account_sources.of(quota))
 
     async def _do(self, step: plan.Step, quota: Quota, handle: AccountHandle) -> float | None:
         """Each write decides again on the account that it finds."""
@@ -350,7 +351,7 @@ class Accounts:
             case plan.Wait(seconds=seconds):
                 return seconds
             case plan.Relist():
-                self._demands.demand_all(quota, self._account_sources.of(quota))
+                self._demands.demand_all(quota, self.account_sources.of(quota))
                 return 0.0
             case plan.Open(sources=sources):
                 await self._open(quota, handle, sources)
@@ -368,7 +369,7 @@ class Accounts:
             return after, after if after != present else None
 
         news = await handle.writer.change(claimed)
-        self._demands.demand_all(quota, self._account_sources.of(quota))
+        self._demands.demand_all(quota, self.account_sources.of(quota))
         if news is not None:
             fenced = news.nonce == nonce
             log.info("account taken over", extra={"quota": quota.name, "epoch": term, "fenced": fenced})

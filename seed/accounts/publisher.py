@@ -16,7 +16,7 @@ from common.api.types import RESOURCE_QUOTAS, NamespaceLack, NamespaceUse, Stale
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.quota import account as accounts
-from common.quota import names, resources
+from common.quota import blocks, names, resources
 from common.quota.account import Account
 from common.quota.escrow import report
 from common.quota.largest import largest
@@ -114,7 +114,7 @@ class Publisher:
                 waits_for=facts.waits_for,
                 not_served=list(facts.not_served),
             ),
-            "localUsage": wire_quantities(resources.only(accounts.use(account), quota.ceilings)),
+            "localUsage": wire_quantities(resources.only(blocks.sure_use(account), quota.ceilings)),
         }
         pause = pause_after(before, said, now)
         self._published[quota.key.uid] = Published(quota.copy_uid, None, facts, now, pause)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from common.quota import account as accounts
+from common.quota import blocks
 from common.quota.account import Account, AccountKey
 from common.quota.resources import ResourceList
 from common.runtime.listeners import Listeners
@@ -21,6 +22,8 @@ from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
 
 log = logging.getLogger(__name__)
+
+FINISH_SECONDS = 2.0  # at an orderly end, for blocks
 
 
 class AccountHandle:
@@ -37,12 +40,13 @@ class AccountHandle:
 
     @property
     def use(self) -> ResourceList:
-        """Counted and reserved here, as far as it is durable. Summed once for each write, not for each request."""
+        """Counted and reserved here, as far as it is durable and certain. Summed once for each write, not for each
+        request."""
         account = self.writer.account
         if account is None:
             return {}
         if account is not self._use[0]:
-            self._use = (account, accounts.use(account))
+            self._use = (account, blocks.sure_use(account))
         return self._use[1]
 
     def snapshot(self, quota: Quota) -> QuotaSnapshot:
@@ -141,7 +145,14 @@ class AccountRegistry:
         return self._listeners.add(listener)
 
     async def close(self) -> None:
+        """What was reserved ahead is given back, as far as the ledger answers."""
         handles, self._handles = list(self._handles.values()), {}
+        finishing = [asyncio.create_task(handle.writer.finish()) for handle in handles]
+        if finishing:
+            await asyncio.wait(finishing, timeout=FINISH_SECONDS)
+            for task in finishing:
+                task.cancel()
+            await asyncio.gather(*finishing, return_exceptions=True)
         for handle in handles:
             handle.task.cancel()
         await asyncio.gather(*(handle.task for handle in handles), return_exceptions=True)
@@ -158,6 +169,7 @@ class AccountRegistry:
         if handle is None:
             handle = self._handles[name] = self._open(quota.key)
         handle.requester.quota_changed()
+        handle.writer.poke()
 
     def _open(self, key: AccountKey) -> AccountHandle:
         def present() -> Quota | None:
@@ -177,6 +189,7 @@ class AccountRegistry:
             on_write=self._on_write,
             on_conflict=self._on_conflict,
             trusted=self._trusted,
+            ahead=lambda: (quota := present()) is not None and quota.enforced and not quota.promises,
         )
         requester = CapacityRequester(writer, present)
         return AccountHandle(writer, requester, asyncio.create_task(writer.run(), name=f"ledger {key.name}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import resources
+from common.quota import blocks, resources
 from common.quota.account import Account, Ask
 from common.quota.resources import ResourceList
 from seed.model.quota import Quota
@@ -21,6 +21,7 @@ class QuotaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     returned: ResourceList = {}
     reserved: ResourceList = {}
     use: ResourceList = {}
+    unsettled: ResourceList = {}  # beside that: what is reserved ahead, and what may be counted already
     ask: Ask = Ask()
 
     @property
@@ -35,7 +36,7 @@ class QuotaSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def free(self) -> ResourceList:
         """Here, without asking anybody."""
-        return accounts.unused(self.held, self.use, self.quota.ceilings)
+        return accounts.unused(self.held, resources.add(self.use, self.unsettled), self.quota.ceilings)
 
 
 def snapshot(quota: Quota, account: Account | None, use: ResourceList) -> QuotaSnapshot:
@@ -48,7 +49,8 @@ def snapshot(quota: Quota, account: Account | None, use: ResourceList) -> QuotaS
         open=not account.fenced,
         granted=account.granted,
         returned=account.returned,
-        reserved=account.reserved,
+        reserved=blocks.sure_reserved(account),
         use=use,
+        unsettled=blocks.unsettled(account),
         ask=account.ask,
     )

@@ -7,17 +7,20 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+import msgspec
+
 from common.api.catalogue import Catalogue
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
-from common.quota import resources, surge_loans
+from common.quota import blocks, resources, surge_loans
 from common.quota.account import Account, AccountKey
 from common.quota.resources import ResourceList
 from common.runtime import unexpected
 from common.runtime.unexpected import contained
 from common.runtime.waiting import within
 from seed.accounts.account_write import NeverOpenError, write
+from seed.accounts.block_collector import BlockCollector
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_collector import ReservationCollector
@@ -30,6 +33,8 @@ from seed.model.quota import Quota
 from seed.usage.source import Usage, UsageSource
 
 log = logging.getLogger(__name__)
+
+Block = tuple[str, str, int]  # a quota's uid, the owner, and the number of the write that gave it
 
 FREED_DELAY = 0.02  # seconds from a deletion to its count: somebody may wait for the capacity
 COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to counted, and may ride on an admission
@@ -70,6 +75,8 @@ class Counting:
         self._wake = asyncio.Event()
         self._removal = SourceRemoval(cluster, cluster_cache, registry, leader, find_hosted)
         self._collector = ReservationCollector(leader, sources, self.changed, in_flight_window=in_flight_window)
+        self._blocks = BlockCollector(leader, leader.account_sources, in_flight_window=in_flight_window)
+        self._unnamed: dict[str, dict[str, frozenset[Block]]] = {}  # by source and uid: see `_certain`
 
     def changed(self, source: UsageSource, freed: bool) -> None:
         """The source's sum changed. `freed`: something became free."""
@@ -83,12 +90,14 @@ class Counting:
 
     async def run(self) -> None:
         stop = self._quota_cache.on_quota(self._quota_changed)
+        stop_account = self._registry.on_account(self._account_changed)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._count_when_due(), name="counting")
                 group.create_task(self._check(), name="evidence")
         finally:
             stop()
+            stop_account()
             for asked in self._asks.values():
                 asked.cancel()
 
@@ -110,6 +119,16 @@ class Counting:
             source = self._sources.get(key)
             if source is not None and (new or account is None or key not in account.used):
                 self.changed(source, freed=True)
+
+    def _account_changed(self, _name: str, account: Account | None) -> None:
+        """What a replica has named late may be counted already: until the next count it is in the account twice."""
+        if account is None or account.epoch != self._accounts.term:
+            return
+        due = time.monotonic() + (FREED_DELAY if account.scarce else COUNT_DELAY)
+        for key in blocks.late_sources(account):
+            if key in self._sources and due < self._due.get(key, float("inf")):
+                self._due[key] = due
+                self._wake.set()
 
     async def _count_when_due(self) -> None:
         while True:
@@ -161,8 +180,32 @@ class Counting:
                 opened = None
             elif opened is not None and quota.enforced and account is not None and not account.fenced:
                 opened.add((quota.key.uid, account.incarnation))
+        certain = self._certain(source, waiting)
         if opened is not None and totals is source.totals:
-            self._judge(key, totals, waiting, frozenset(opened))
+            self._judge(key, totals, certain, frozenset(opened))
+
+    def _certain(self, source: UsageSource, waiting: frozenset[str]) -> frozenset[str]:
+        """Those of the objects that no replica can still name as admitted from its block: each that had one when the
+        object was counted first has written since."""
+        before, key = self._unnamed.pop(source.key, {}), source.key
+        if not waiting:
+            return waiting
+        now = self._blocks_of(source)
+        unnamed = {uid: left for uid in waiting if (left := before.get(uid, now) & now)}
+        if unnamed:
+            self._unnamed[key] = unnamed
+            self._due.setdefault(key, time.monotonic() + COUNT_DELAY)
+        return waiting - unnamed.keys()
+
+    def _blocks_of(self, source: UsageSource) -> frozenset[Block]:
+        handles = ((quota, self._registry.get(quota)) for quota in self._registry.quotas_of(source.consumer))
+        known = [(quota, handle.writer.account) for quota, handle in handles if handle is not None]
+        return frozenset(
+            (quota.key.uid, owner, block.generation)
+            for quota, account in known
+            if account is not None
+            for owner, block in blocks.owners(account).items()
+        )
 
     async def _written(
         self, handle: AccountHandle, quota: Quota, source: UsageSource, *, may_count: bool
@@ -207,7 +250,11 @@ class Counting:
         def counted(account: Account) -> tuple[Account, None]:
             if account.fenced and not account.granted:
                 raise NeverOpenError
-            return self._accounts.counted(account, source, quota), None
+            after, unadmitted = self._accounts.counted(account, source, quota), source.totals.unadmitted
+            if unadmitted is not None and unadmitted.waiting and blocks.owners(account):
+                # Written in any case: what the account shows then is no older than the objects that wait.
+                after = msgspec.structs.replace(after)
+            return after, None
 
         return counted
 
@@ -223,6 +270,7 @@ class Counting:
                 alive.add((quota.key.uid, account.incarnation))
                 await self._check_one(handle, quota, account)
             self._collector.keep(alive)
+            self._blocks.keep(alive)
             self._accounts.forget_uncounted({uid for uid, _ in alive})
 
     async def _check_one(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
@@ -230,6 +278,8 @@ class Counting:
             await self._removal.forget(handle, quota, account)
         with contained("evidence", quota.name):
             await self._collector.release(handle, quota, account)
+        with contained("evidence", quota.name):
+            await self._blocks.take(handle, quota, account)
         with contained("evidence", quota.name):
             self._end_loans(handle, quota, account)
             self._end_bases(quota, account)

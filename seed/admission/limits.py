@@ -41,8 +41,8 @@ def exceeded(
     return denial.exceeded(quota.name, request.need, used, limits, reserved, objects=objects)
 
 
-def out_of_time(quota: Quota, *, answered: bool) -> Refusal:
-    """Others have room that did not come here. `answered`: the master said so."""
+def out_of_time(quota: Quota, *, answered: bool, ahead: bool = False) -> Refusal:
+    """Others have room that did not come here. `answered`: the master said so. `ahead`: another replica has it."""
     if quota.out_of_reach:
         why = ", ".join(
             f"{resources.text(held.idle)} is free but held by seed {held.seed}, "
@@ -53,6 +53,8 @@ def out_of_time(quota: Quota, *, answered: bool) -> Refusal:
         why = "this seed is draining and gets no more capacity"
     elif quota.learning:
         why = "the master is learning what each seed holds"
+    elif ahead:
+        why = "what is free is reserved by another replica of seedquota-seed, which has not given it back yet"
     else:
         why = "the master did not answer in time"
     return denial.unavailable(quota.name, why)

@@ -1,4 +1,7 @@
-"""One request at one quota: a reservation in its account, or why there is none (protocol.md section 4)."""
+"""One request at one quota: a reservation in its account, or why there is none (protocol.md section 4).
+
+What this replica has reserved ahead is asked first, and decides at once or not at all. All else is decided by a write.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from common.kube.client.errors import ApiError, Forbidden
-from common.quota import reservations, resources, surge
+from common.quota import blocks, reservations, resources, surge
 from common.quota.account import (
     Account,
     Admitted,
@@ -21,6 +24,7 @@ from common.quota.account import (
     ReplacementConflict,
     Short,
 )
+from common.quota.resources import ResourceList
 from seed.accounts.capacity import MasterAnswer
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_gc import MOST_UNSEEN
@@ -36,13 +40,15 @@ from seed.model.quota import NAMESPACES, Quota
 log = logging.getLogger(__name__)
 
 PAUSE = 0.05  # seconds before asking again when an answer brought nothing
+RETURNS = 4  # pauses in which blocks of other replicas come back, before the master is asked
 MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
 
 NotNow = Fenced | Full | OverShare | HeldBack | ReplacementConflict | Occupied  # and more capacity does not help
 
 
 class QuotaClaim:
-    """In this order: whether there is any hope, `make`, and `undo` where another quota refuses."""
+    """In this order: whether there is any hope; `take` if each quota's `has_block`, else `make`, and `undo` where
+    another quota refuses."""
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class QuotaClaim:
         self._registry = registry
         self.quota = quota
         self._request = request
-        self._decision = decision
+        self._reservation = msgspec.structs.replace(request.reservation, request=decision)
         self._replaceable = replaceable
 
     def never_fits(self) -> Attempt | None:
@@ -76,6 +82,23 @@ class QuotaClaim:
         if handle is None or not self.quota.enforced:
             return False
         return _hopeless(handle, self.quota, self._request) is not None
+
+    def has_block(self) -> bool:
+        """What is needed was reserved ahead here. So it is until the event loop goes on."""
+        handle = self._registry.get(self.quota)
+        if handle is None or self._is_uncounted(handle):
+            return False
+        return handle.writer.may_admit(self._request.uid, self._reservation)
+
+    def take(self) -> Attempt:
+        """From the block: its next write names the reservation."""
+        handle = self._registry.get(self.quota)
+        assert handle is not None, "has_block has said so"
+        admitted = handle.writer.admit(self._request.uid, self._reservation)
+        seen = handle.snapshot(self.quota)
+        seen = msgspec.structs.replace(seen, use=resources.add(seen.use, handle.writer.block.unnamed))
+        warnings = limits.little_left(seen, self._request)
+        return Attempt(snapshot=seen, warnings=warnings, admitted=admitted, ahead=True)
 
     async def make(self) -> Attempt:
         quota, handle = self.quota, self._registry.get(self.quota)
@@ -108,8 +131,9 @@ class QuotaClaim:
     async def _reserve(self, handle: AccountHandle, request: Request) -> Attempt:
         """In what is held here. If that is too little, the master is asked for more until the deadline."""
         quota, clock = self.quota, asyncio.get_running_loop().time
-        reservation = msgspec.structs.replace(request.reservation, request=self._decision)
+        reservation = msgspec.structs.replace(request.reservation, request=self._reservation.request)
         answer: MasterAnswer | None = None
+        returns = RETURNS
         while True:
             waited = answer is not None
             if request.dry_run:
@@ -137,6 +161,10 @@ class QuotaClaim:
             left = request.deadline - clock()
             if left <= 0 or not quota.enforced or (answer is not None and answer.final):
                 break
+            if returns and _may_return(handle, outcome):
+                returns -= 1
+                await asyncio.sleep(min(PAUSE, left))
+                continue
             if answer is not None:
                 await asyncio.sleep(min(PAUSE, left))
             try:
@@ -145,7 +173,7 @@ class QuotaClaim:
                 answer = None
                 break
         quota = self._quota_cache.latest(quota)
-        refusal = limits.out_of_time(quota, answered=answer is not None)
+        refusal = limits.out_of_time(quota, answered=answer is not None, ahead=_may_return(handle, outcome))
         return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=True)
 
     def _is_uncounted(self, handle: AccountHandle) -> bool:
@@ -208,6 +236,17 @@ def ignore(ended: asyncio.Future[None]) -> None:
     """Of a change that nobody waits for."""
     if not ended.cancelled():
         ended.exception()
+
+
+def _may_return(handle: AccountHandle, short: Short) -> bool:
+    """Whether all that is missing is reserved ahead by other replicas, or may be in the account twice."""
+    account = handle.writer.account
+    return account is not None and not resources.short(short.missing, _all_of(blocks.unsettled(account), short.missing))
+
+
+def _all_of(amounts: ResourceList, names: ResourceList) -> ResourceList:
+    """With 0 for what is missing: a name that is missing would be unlimited."""
+    return {name: amounts.get(name, 0) for name in names}
 
 
 def _hopeless(handle: AccountHandle, quota: Quota, request: Request) -> Refusal | None:

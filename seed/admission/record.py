@@ -49,8 +49,8 @@ class QuotaRecord(_Wire):
     """One quota's part. `used` is the use by which it refused, or the last that the master had told, everywhere.
 
     `need`: what this quota counts of the object, where quotas count different parts of it. `limits` has surge, too.
-    `lent`: what was taken instead of what is needed, since a rollout may use surge. `note` is in `message`, beside the
-    numbers.
+    `lent`: what was taken instead of what is needed, since a rollout may use surge. `ahead`: it was taken from what the
+    replica had reserved before. `note` is in `message`, beside the numbers.
     """
 
     name: str
@@ -62,6 +62,7 @@ class QuotaRecord(_Wire):
     being_created: Quantities = {}
     reserved: bool = False
     lent: Quantities = {}
+    ahead: bool = False
     waited: bool = False
     learning: bool = False
     draining: bool = False
@@ -129,6 +130,7 @@ def _quota_record(attempt: Attempt, decision: str, need: ResourceList) -> QuotaR
         being_created=_some(resources.only(creating, quota.ceilings)),
         reserved=taken is not None,
         lent=_some(taken.amount) if taken is not None and taken.replaces else {},
+        ahead=attempt.ahead,
         waited=attempt.waited,
         learning=quota.learning,
         draining=quota.draining,

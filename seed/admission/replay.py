@@ -197,6 +197,8 @@ def _quota(quota: QuotaRecord, again: QuotaReplay) -> list[str]:
         lines.append(f"  held here: {held}; free: {free}; write {account.sequence}")
         if quota.waited:
             lines.append(f"  the master was asked for {wanted} (ask {account.asked.number})")
+    if quota.ahead:
+        lines.append("  taken from what the replica had reserved ahead")
     if quota.lent:
         lines.append(f"  on surge: {_text(quota.lent)}")
     lines.append(f"  replayed: {again.result}{'' if again.as_then else '; NOT as then'}")

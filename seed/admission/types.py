@@ -17,7 +17,7 @@ from seed.model.consumer import Consumer
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One quota's part of a decision, with what this very request reserved: `snapshot` includes that.
 
-    `waited`: capacity had to be asked for.
+    `waited`: capacity had to be asked for. `ahead`: it was admitted from what this replica had reserved before.
     """
 
     snapshot: QuotaSnapshot
@@ -25,6 +25,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     warnings: Sequence[str] = ()
     admitted: Admitted | None = None
     waited: bool = False
+    ahead: bool = False
 
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs are written

@@ -34,7 +34,7 @@ class Decider:
                     continue
                 if reserving is None:
                     account = accounts.apply_grant(account, terms.grant)  # also what became free in this very batch
-                    reserving = Reserving(account, terms.limits, self._load(account))
+                    reserving = Reserving(account, terms.limits, self.load(account))
                 outcomes.append(reserving.claim(entry.uid, entry.reservation))
                 continue
             if reserving is not None:
@@ -48,9 +48,9 @@ class Decider:
         if account is None or terms is None or not self._trusts(account):
             return Fenced()
         account = accounts.apply_grant(account, terms.grant)
-        return Reserving(account, terms.limits, self._load(account)).claim(uid, reservation)
+        return Reserving(account, terms.limits, self.load(account)).claim(uid, reservation)
 
-    def _load(self, account: Account) -> Load:
+    def load(self, account: Account) -> Load:
         """Measured anew only after another has changed it: not for each of thousands of claims."""
         reservations, used, load = self._measured
         if reservations is not account.reservations or used is not account.used:

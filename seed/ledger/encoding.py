@@ -1,6 +1,6 @@
 """An account as a QuotaLedger object and back.
 
-Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER;REPLACES;REQUEST;BASE"
+Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER;REPLACES;REQUEST;BASE;LATE"
 (".CLAIMS" only above 1; parts at the end only as far as there is any: a release reads no more than the parts that it
 knows). There may be thousands, each write carries them all, and API servers walk every
 field of an object many times: with a map of 1000 entries a write takes nearly twice as long. Names come from tenants:
@@ -50,6 +50,7 @@ class WireAccount(Wire):
     reservations: str = ""
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     held_back: list[str] = []
+    scarce: bool = False
 
 
 class LedgerSummary(Wire):
@@ -108,9 +109,10 @@ def reservation_text(reservation: Reservation) -> str:
         f"{reservation.generation}" if reservation.claims == 1 else f"{reservation.generation}.{reservation.claims}"
     )
     amount = _amounts_text(tuple(reservation.amount.items()))
-    if reservation.base:
+    if reservation.base or reservation.late:
         earlier, base = (_amounts_text(tuple(each.items())) for each in (reservation.earlier, reservation.base))
         amount += f";{earlier};{word(reservation.replaces)};{word(reservation.request)};{base}"
+        amount += ";1" if reservation.late else ""
     elif reservation.earlier or reservation.replaces:
         amount += f";{_amounts_text(tuple(reservation.earlier.items()))};{word(reservation.replaces)}"
         amount = f"{amount};{word(reservation.request)}".rstrip(";")
@@ -123,7 +125,7 @@ def parse_reservation(text: str) -> Reservation:
     try:
         number, source, name, amounts = text.split(" ")
         generation, _, claims = number.partition(".")
-        amount, earlier, replaces, request, base, *_ = *amounts.split(";"), "", "", "", ""
+        amount, earlier, replaces, request, base, late, *_ = *amounts.split(";"), "", "", "", "", ""
         return Reservation(
             source=unquote(source),
             object=unquote(name),
@@ -134,6 +136,7 @@ def parse_reservation(text: str) -> Reservation:
             replaces=unquote(replaces),
             request=unquote(request),
             base=_parse_amounts(base),
+            late=bool(late),
         )
     except ValueError as error:
         raise MalformedLedgerError(f"reservation {text[:80]!r}: {error}") from None
@@ -199,6 +202,7 @@ class Encoder:
                 reservations="\n".join([text for _, text in self._rendered.values()]),
                 ask=ask_to_wire(account.ask),
                 held_back=list(account.held_back),
+                scarce=account.scarce,
             ),
         )
 
@@ -227,6 +231,7 @@ def decode(raw: bytes | memoryview) -> Account:
             reservations=_reservations(wire.reservations),
             ask=ask_from_wire(wire.ask),
             held_back=tuple(wire.held_back),
+            scarce=wire.scarce,
         )
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise MalformedLedgerError(str(error)) from None

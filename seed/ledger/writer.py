@@ -1,4 +1,4 @@
-"""Group commit: one write of an account is for all that wait (rule 4.1).
+"""Group commit: one write of an account is for all that wait (rule 4.1). What a block has room for needs none (4.15).
 
 Concurrency: one writer per account takes all that waits, decides in order, and writes once. While a write is under way
 the next ones queue up, so the busier an account is, the more one write carries.
@@ -17,21 +17,24 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from common.quota import fencing, reservations
-from common.quota.account import Account, AccountKey, Admitted, Denied, Outcome, Reservation, Terms
+from common.quota import blocks, fencing, reservations
+from common.quota.account import Account, AccountKey, Admitted, Denied, Outcome, Reservation, Short, Terms
 from seed.ledger import batcher
 from seed.ledger.batcher import Batcher, Change, Claim, Creation, Entry
 from seed.ledger.contention import Contention
 from seed.ledger.decision import Decider
 from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.known_account import KnownAccount
+from seed.ledger.own_block import OwnBlock
 from seed.ledger.store import ConflictError, Store, Stored, StoreUnavailableError
+from seed.ledger.store_generation import elapsing
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 MAX_CONFLICTS = 100
+NAMING = 0.1  # seconds from an admission out of the block to the write that names it
 
 
 class BusyError(Exception):
@@ -51,9 +54,10 @@ class AccountWriter:
         on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
         on_conflict: Callable[[], None] = lambda: None,
         trusted: Callable[[], int | None] = lambda: 0,
+        ahead: Callable[[], bool] = lambda: True,
     ) -> None:
         """`trusted`: the first lease term that this process has seen alive. An account that no leader has claimed since
-        may be older than what it was; nothing is admitted by it."""
+        may be older than what it was; nothing is admitted by it. `ahead`: whether this quota may have blocks."""
         self.key = key
         self._store = store
         self._on_account = on_account
@@ -63,7 +67,11 @@ class AccountWriter:
         self._queue = Batcher()
         self._contention = Contention()
         self._known = KnownAccount()
+        self._terms = terms
+        self._ahead = ahead
         self._decider = Decider(key.name, terms, self._trusts)
+        self.block = OwnBlock()
+        self._naming: asyncio.TimerHandle | None = None
         self._took = 0.0  # seconds of the last write
         self._saving = False
         self._stopped = False
@@ -90,6 +98,34 @@ class AccountWriter:
             self._queue.expire_at(deadline)
         return future
 
+    def may_admit(self, uid: str, reservation: Reservation) -> bool:
+        """Whether `admit` would, in this step of the event loop: from the block, without a write."""
+        account, terms = self.account, self._terms()
+        if account is None or terms is None or self._stopped or not self._trusts(account):
+            return False
+        text = self._decider.load(account).text
+        return self.block.may_admit(account, terms, uid, reservation, text)
+
+    def admit(self, uid: str, reservation: Reservation) -> Admitted:
+        """What `may_admit` said yes to."""
+        account, terms = self.account, self._terms()
+        assert account is not None and terms is not None, "may_admit has said so"
+        admitted = self.block.admit(account, terms, uid, reservation)
+        self._look_later()
+        return admitted
+
+    async def finish(self) -> None:
+        """Before an orderly end: names what was admitted and gives the rest back. Nothing is admitted any more from
+        the block. Raises what `change` raises."""
+        self.block.close()
+        if self.block.exists:
+            await self.change(_unchanged)
+
+    def poke(self) -> None:
+        """Something changed by which the block may have to go: the quota, or the account."""
+        if not (self._stopped or self._saving) and self.block.is_due(self.account, self._terms()):
+            self.change(_unchanged).add_done_callback(_heard)
+
     def change(self, apply: Callable[[Account], tuple[Account, T]]) -> asyncio.Future[T]:
         """Apply a pure function to the account and write if it changed it. The future raises what `apply` raises."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -102,7 +138,19 @@ class AccountWriter:
 
     def preview(self, uid: str, reservation: Reservation) -> Outcome:
         """Decide as `claim` would at this moment, and write nothing (dry run)."""
-        return self._decider.preview(self.account, uid, reservation)
+        account = self.account
+        return self._decider.preview(self.block.shown(account) if account is not None else None, uid, reservation)
+
+    def _look_later(self) -> None:
+        """While there is a block, whether it is time for a write."""
+        if self._naming is None and not self._stopped:
+            self._naming = asyncio.get_running_loop().call_later(NAMING, self._look)
+
+    def _look(self) -> None:
+        self._naming = None
+        self.poke()
+        if self.block.exists:
+            self._look_later()
 
     def _trusts(self, account: Account) -> bool:
         trusted = self._trusted()
@@ -115,8 +163,11 @@ class AccountWriter:
         self._queue.add(entry)
 
     def _observe(self, stored: Stored | None) -> None:
+        before = self.account
         if not self._known.observed(stored):
             return
+        if self.block.noticed(before, self.account):
+            self.poke()
         if stored is not None and not self._saving:  # it may be our own; another's would refuse ours
             self._contention.other_wrote()
         self._on_account(self.account)
@@ -132,6 +183,8 @@ class AccountWriter:
                     await self._contention.wait_for_turn(self._took)
         finally:
             self._stopped = True
+            if self._naming is not None:
+                self._naming.cancel()
             self._unsubscribe()
             self._queue.close(self._gone())
 
@@ -202,7 +255,7 @@ class AccountWriter:
             await self._load(take=self._known.late_write)
             read = True
         before = self._known.stored
-        outcomes, after = self._decider.decide(batch, self._sound(before.account) if before else None)
+        outcomes, after = self._decide(batch, self._sound(before.account) if before else None)
         if after is not None and (before is None or after is not before.account):
             await self._save(before, msgspec.structs.replace(after, sequence=after.sequence + 1), len(batch))
         elif not read and any(isinstance(outcome, Denied) for outcome in outcomes):
@@ -213,6 +266,27 @@ class AccountWriter:
                 return
         self._answer(batch, outcomes)
 
+    def _decide(self, batch: Sequence[Entry], account: Account | None) -> tuple[list[object], Account | None]:
+        """... with what was admitted from the block, and with the block for what comes."""
+        if account is None:
+            return self._decider.decide(batch, None)
+        named = self.block.named(account)
+        due = self.block.is_due(account, self._terms())
+        outcomes, after = self._decider.decide(batch, named)
+        assert after is not None, "an account is never deleted by a decision"
+        short = False
+        for entry, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(entry, Claim) and isinstance(outcome, Admitted) and not entry.reservation.generation:
+                self.block.asked(outcome.after.amount)
+            short = short or isinstance(outcome, Short)
+        if short and not after.scarce and blocks.owners(after):
+            after = msgspec.structs.replace(after, scarce=True)  # others may have it
+        if after is named and not due:
+            return outcomes, account
+        if after is named and named is account:
+            return outcomes, account
+        return outcomes, self.block.hold(after, self._terms() if self._ahead() else None, short=short)
+
     async def _save(self, before: Stored | None, account: Account, entries: int) -> None:
         started = time.monotonic()
         self._saving = True
@@ -221,8 +295,14 @@ class AccountWriter:
         except StoreUnavailableError:
             self._known.late_write = True
             raise
+        except (ConflictError, TooLargeError):
+            self.block.refused()
+            raise
         finally:
             self._saving = False
+        self.block.saved()
+        if self.block.exists:
+            self._look_later()
         self._took = time.monotonic() - started
         self._contention.wrote()
         self._on_write(self._took, entries)
@@ -254,10 +334,12 @@ class AccountWriter:
     async def _load(self, *, take: bool = False) -> None:
         """`take`: what is under way, ours too, is refused from here on. Without it a write that arrives late could undo
         what was found right and therefore not written again."""
-        before = self._known.stored
+        before, began = self._known.stored, elapsing()
         stored = await (self._store.take(self.key) if take else self._store.load(self.key))
         if take:
             self._known.late_write = False
+        if not self._known.late_write:
+            self.block.read(stored.account if stored is not None else None, began)
         if self._known.loaded(stored, before):
             self._on_account(self.account)
 
@@ -267,3 +349,14 @@ class AccountWriter:
             return account
         log.warning("ledger went backwards", extra={"quota": self.key.name, "sequence": self._known.highest[1]})
         return fencing.rebuild(account, secrets.token_hex(8), secrets.token_hex(8))
+
+
+def _unchanged(account: Account) -> tuple[Account, None]:
+    """The block goes with each write, also with one of nothing else."""
+    return account, None
+
+
+def _heard(ended: asyncio.Future[None]) -> None:
+    """Nobody waits for it; what fails is tried again when it is looked at next."""
+    if not ended.cancelled():
+        ended.exception()

@@ -16,7 +16,7 @@ from common.api.labels import GROUP, MANAGED_BY_LABEL, SEED_MANAGER, SUBJECT_KIN
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.quota import account as accounts
-from common.quota import names, resources
+from common.quota import blocks, names, resources
 from common.quota.account import Account, Reservation
 from common.quota.resources import ResourceList
 from seed.model.quota import NAMESPACES, Quota
@@ -69,7 +69,7 @@ class LocalQuota(msgspec.Struct, frozen=True, kw_only=True):
 def desired(known: KnownQuota) -> LocalQuota:
     quota, account = known.quota, known.account
     counted = [name for name in quota.limits if name in quota.of_objects or _is_counted(name)]
-    own = accounts.use(account) if account is not None else {}
+    own = blocks.sure_use(account) if account is not None else {}
     used = resources.maximum(quota.global_usage, own)
     return LocalQuota(
         name=quota.name,

@@ -23,7 +23,7 @@ from aiohttp import web
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
 from common.quota import resources
-from common.quota.account import Account
+from common.quota.account import BLOCKS, Account
 from common.runtime.redis_access import redis_url
 from common.server import program
 from common.server.http_server import HttpServer
@@ -129,13 +129,14 @@ async def _keep_counting(writer: AccountWriter) -> None:
     while True:
         await asyncio.sleep(FREED_DELAY)
         account = writer.account
-        waiting = Counter(kept.source for kept in account.reservations.values()) if account is not None else Counter()
+        reservations = account.reservations.values() if account is not None else ()
+        waiting = Counter(kept.source for kept in reservations if kept.source != BLOCKS)
         now = time.monotonic()
         since = {source: since.get(source, now) for source in waiting}
         due = [
             source
-            for source, reservations in waiting.items()
-            if reservations >= COUNT_AT_ONCE or now - since[source] >= COUNT_DELAY
+            for source, number in waiting.items()
+            if number >= COUNT_AT_ONCE or now - since[source] >= COUNT_DELAY
         ]
         for source in due:
             del since[source]

@@ -210,7 +210,7 @@ class Promises:
         sources = AccountSources(cast(Any, registry), {})
         demands = SimpleNamespace(lists_from=lambda _uid: 0)
         self.leader = SimpleNamespace(
-            _unsized={}, term=self.account.epoch + 1, _account_sources=sources, _demands=demands
+            _unsized={}, term=self.account.epoch + 1, account_sources=sources, _demands=demands
         )
         self.account = accounts.claim_epoch(self.account, self.leader.term)
         self.totals = PromiseTotals(TERMS)

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import pytest
+
+from common.quota import blocks
+from seed.ledger import own_block
+
+
+@pytest.fixture(autouse=True)
+def one_write_for_each(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests tell what becomes of a write. What is admitted without one has tests of its own (marked `blocks`)."""
+    if request.node.get_closest_marker("blocks") is None:
+        monkeypatch.setattr(own_block, "BEGINS", 1_000_000)
+        monkeypatch.setattr(blocks, "TAKEN_AFTER", 0.0)
