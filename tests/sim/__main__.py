@@ -44,8 +44,8 @@ def main() -> int:
     total = runner.schedules(options.first, options.schedules, options.jobs, focus=focus, progress=sys.stderr.isatty())
     seconds = time.monotonic() - started
     print(
-        f"{options.schedules} schedules: {total.steps} steps, {total.admitted} admitted, {total.refused} refused, "
-        f"{total.filled} units filled, {len(total.failures)} failed; {seconds:.0f} s, "
+        f"{options.schedules} schedules: {total.steps} steps, {total.admitted} admitted, {total.ahead} from blocks, "
+        f"{total.refused} refused, {total.filled} units filled, {len(total.failures)} failed; {seconds:.0f} s, "
         f"{options.schedules / seconds:.0f} a second"
     )
     return 1 if total.failures else 0

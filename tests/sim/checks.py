@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from common.quota import account as accounts
-from common.quota import escrow, quantity, resources, surge
-from common.quota.account import Account, Grant, Reservation
+from common.quota import blocks, escrow, quantity, resources, surge
+from common.quota.account import Account, Grant, Reservation, ReservationKey
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
 from seed.admission.refusal import Refusal
@@ -144,6 +144,7 @@ class Truth:
         self.answered: dict[tuple[str, str, str], int] = {}  # nonces answered to a seed, and what was seen then
         self.admitted = 0
         self.loans = 0
+        self.ahead = 0  # admitted from blocks
         self.found: Violation | None = None  # the first; the product may have swallowed it
 
     def _broken(self, text: str) -> Violation:
@@ -189,7 +190,7 @@ class Truth:
                 ceiling[name] = min(before.get(name, lowest), lowest)
         self.check(uid)
 
-    def covered(self, uid: str, use_of: Callable[[Account], ResourceList] = accounts.use) -> bool:
+    def covered(self, uid: str, use_of: Callable[[Account], ResourceList] = blocks.sure_use) -> bool:
         """The master has heard of all use: what came before its resource had a limit is beyond what its seed holds."""
         ledger = self.ledgers.get(uid)
         for seed, holding in ledger.seeds.items() if ledger is not None else ():
@@ -274,6 +275,21 @@ class Truth:
             self.admitted += 1
             self.recount(thing)
 
+    def from_block(
+        self, uid: str, seed: str, life: str, owner: str, admitted: Mapping[ReservationKey, Reservation]
+    ) -> None:
+        """A replica says yes by its block alone, in this life of the account: that must have all that was admitted, and
+        has no name yet."""
+        self.ahead += 1
+        account = self.accounts.get((uid, seed))
+        if account is None or account.incarnation != life or life in self.doubted:
+            return  # it cannot have heard yet
+        block = blocks.of(account, owner)
+        unnamed = resources.total(kept.amount for key, kept in admitted.items() if key not in account.reservations)
+        for name, amount in unnamed.items():
+            if amount > (block.amount.get(name, 0) if block is not None else 0):
+                raise self._broken(f"{amount} {name} of {uid} admitted from the block {owner} of {block}")
+
     def _reserved(self, kept: Reservation, wish: Wish, name: str) -> int:
         """Of what it needs."""
         return kept.amount.get(name, 0) + kept.amount.get(surge.PREFIX + name, 0)
@@ -287,7 +303,7 @@ class Truth:
         """The most that was counted and reserved there, as far as it was durable, since so many writes were done."""
         most: ResourceList = {}
         for at, account in reversed(self.history.get((uid, seed), [])):
-            most = resources.maximum(most, accounts.use(account))
+            most = resources.maximum(most, blocks.sure_use(account))
             if at <= number:
                 break
         return dict(most)
@@ -644,11 +660,14 @@ def with_surge(used: ResourceList, held: ResourceList) -> dict[str, int]:
 
 
 def _claims_more(before: Account, after: Account, name: str) -> bool:
-    """Beyond what was reserved for the same object; a loan that ends does not claim what it becomes."""
+    """Beyond what was reserved for the same object; a loan that ends does not claim what it becomes, nor does what is
+    named what its block had."""
     return any(
         kept.amount.get(name, 0) > (known.amount.get(name, 0) if known is not None else 0)
         for key, kept in after.reservations.items()
-        if (known := before.reservations.get(key)) is not kept and not (known is not None and known.replaces)
+        if (known := before.reservations.get(key)) is not kept
+        and not (known is not None and known.replaces)
+        and not kept.late
     )
 
 

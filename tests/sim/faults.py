@@ -35,8 +35,9 @@ NAMES = (
     "unsure",  # writes of leases whose outcome nobody is told
     "silent",  # watches of the master's that bring nothing
     "broken",  # connections through which webhooks are called; clients that give up
+    "paused",  # replicas of a seed that do nothing for a while, and go on
 )
-ALWAYS = ("updates", "repeats", "deletes", "never", "slow", "rollouts")  # not faults, but drawn in the same way
+ALWAYS = ("updates", "repeats", "deletes", "never", "slow", "rollouts", "rush")  # not faults, but drawn in the same way
 
 
 class Swarm(msgspec.Struct):

@@ -30,6 +30,7 @@ class Loop(asyncio.AbstractEventLoop):
         self._timed = 0
         self.dead = False
         self._running = False
+        self.paused_until = 0.0
         self._tasks: list[asyncio.Task[Any]] = []
 
     def time(self) -> float:
@@ -77,7 +78,12 @@ class Loop(asyncio.AbstractEventLoop):
     def run(self) -> None:
         """Everything that can be done now."""
         ready, timers = self._ready, self._timers
-        if self.dead or self._running or not (ready or (timers and timers[0][0] <= self.time())):
+        if (
+            self.dead
+            or self._running
+            or self._clock.now < self.paused_until
+            or not (ready or (timers and timers[0][0] <= self.time()))
+        ):
             return
         self._running = True
         events._set_running_loop(self)

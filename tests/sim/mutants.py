@@ -53,7 +53,16 @@ from seed.ledger.batcher import Batcher
 from seed.ledger.store import StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from seed.model.quota import Quota
-from tests.sim import allocation_mutants, namespace_mutants, promise_mutants, scenes, schedule, servers, tenancy_mutants
+from tests.sim import (
+    allocation_mutants,
+    block_mutants,
+    namespace_mutants,
+    promise_mutants,
+    scenes,
+    schedule,
+    servers,
+    tenancy_mutants,
+)
 from tests.sim.checks import Violation
 from tests.sim.master_side import MasterReplica
 from tests.sim.mutant import Mutant
@@ -1106,5 +1115,6 @@ ALL: tuple[Mutant, ...] = (
     *tenancy_mutants.ALL,
     *promise_mutants.ALL,
     *allocation_mutants.ALL,
+    *block_mutants.ALL,
 )
 BY_NAME: dict[str, Mutant] = {mutant.name: mutant for mutant in ALL}

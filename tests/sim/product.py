@@ -20,6 +20,7 @@ import master.cache.informers
 import master.quotas.controller
 import master.quotas.ledger_store
 import master.quotas.state
+import seed.accounts.block_collector
 import seed.accounts.controller
 import seed.accounts.publisher
 import seed.accounts.reservation_collector
@@ -35,6 +36,7 @@ import seed.kinds.namespaces.evaluators.resource_quotas
 import seed.kinds.namespaces.source
 import seed.kinds.namespaces.terms
 import seed.ledger.batcher
+import seed.ledger.own_block
 import seed.ledger.store_generation
 import seed.ledger.writer
 import seed.model.quota
@@ -108,10 +110,18 @@ _REPLACED = (
     (seed.kinds.namespaces.source, "evaluator_of", evaluator_of),
     (seed.kinds.namespaces.source, "time", _time),
     (seed.accounts.publisher, "time", _time),
+    (seed.accounts.block_collector, "time", _time),
     (seed.accounts.reservation_collector, "time", _time),
     (seed.accounts.usage_writer, "time", _time),
     (seed.accounts.reservation_gc, "MOST_UNSEEN", 3),  # quotas are small
+    (seed.ledger.own_block, "elapsing", _now),
+    (seed.ledger.own_block, "secrets", _secrets),
+    (seed.ledger.own_block, "SHARE", 2),  # quotas are small
+    (seed.ledger.own_block, "BEGINS", 1),  # requests are few
+    (seed.ledger.own_block, "FEW", ROOM // 4),
+    (seed.ledger.own_block, "MOST", ROOM // 8),
     (seed.ledger.store_generation, "secrets", _secrets),
+    (seed.ledger.writer, "elapsing", _now),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),
     (master.cache.informers, "time", _time),

@@ -70,7 +70,7 @@ def the_first_base(known: Reservation, wanted: Reservation) -> tuple[Reservation
 _added = resource_quotas.added
 _conclude = ReservationCollector._conclude
 _used_beside = PromiseTotals.used_beside
-_on_top = reservations._on_top
+_on_top = reservations.on_top
 
 
 def _instead(added: Any) -> tuple[Any, str, Any]:
@@ -140,7 +140,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an update keeps the first base",
-        ((reservations, "_on_top", the_first_base),),
+        ((reservations, "on_top", the_first_base),),
         UPDATED,
         5 * BUDGET,  # few updates come while an earlier one of the same object is reserved
     ),

@@ -32,6 +32,7 @@ class Total:
     admitted: int = 0
     refused: int = 0
     filled: int = 0
+    ahead: int = 0
     failures: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Total) -> None:
@@ -39,6 +40,7 @@ class Total:
         self.admitted += other.admitted
         self.refused += other.refused
         self.filled += other.filled
+        self.ahead += other.ahead
         self.failures.extend(other.failures)
 
 
@@ -76,6 +78,7 @@ def some(first: int, count: int, focus: tuple[str, ...] = ()) -> Total:
                 total.admitted += world.truth.admitted
                 total.refused += world.refused
                 total.filled += world.filled
+                total.ahead += world.truth.ahead
     return total
 
 

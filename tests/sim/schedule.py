@@ -50,7 +50,6 @@ def run(number: int, *, focus: Collection[str] = (), scene: Scene | None = None,
         make = next((made for name, made in WORLDS.items() if name in focus), World)
         namespaces.with_claims(make is KindsWorld)
         world = make(number, focus=focus, trace=trace)
-        product.tokens(world.token)
         try:
             _play(world, scene)
         finally:
@@ -109,6 +108,8 @@ class Chaos:
             (0.5 * swarm["cold"], self.cold),
             (0.8 * swarm["sluggish"], self.sluggish),
             (0.5 * swarm["lag"], self.stall),
+            (8 * swarm["rush"], self.rush),
+            (1.5 * swarm["paused"], self.pause),
             (0.8 * swarm["master"], self.crash_master),
             (0.8 * swarm["silent"], self.silence),
             (0.8 * swarm["restore_seed"], self.restore_seed),
@@ -272,6 +273,19 @@ class Chaos:
             for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
                 self.world.create(*found, self.rng.choice(SIZES))
 
+    def rush(self) -> None:
+        """One client after the other gets its answer at once."""
+        found = self.source()
+        if found is None or not found[1].up:
+            return
+        for _ in range(self.rng.choice((2, 4, 8))):
+            if len(self.world.wishes) < 12:
+                self.world.create(*found, SIZES[0])
+            for _ in range(self.rng.choice((1, 2, 4))):
+                _round(self.world)
+            self.finish()
+            self.world.pass_time(self.rng.choice((0.01, 0.05, 0.1)))
+
     def resize(self) -> None:
         found = self.source()
         if found is None or not found[1].machines or not found[1].up:
@@ -385,6 +399,12 @@ class Chaos:
         if self.rng.random() < 0.5 and (leads := [other for other in world.masters if other.term is not None]):
             doomed = self.rng.choice(leads)
             world.later.append((world.now + self.rng.choice((1.0, 4.0)), lambda: world.end_master(doomed)))
+
+    def pause(self) -> None:
+        replica, world = self.replica(), self.world
+        if replica is not None:
+            replica.loop.paused_until = world.now + self.rng.choice((0.5, 1.0, 2.0, 4.0, 30.0))
+            world.later.append((replica.loop.paused_until, lambda: None))
 
     def sluggish(self) -> None:
         """Who leads does not notice that it is replaced."""

@@ -100,6 +100,7 @@ class World:
         self.outside: set[str] = set()  # Projects that have no organization yet
         self.asked: Counter[str] = Counter()  # how often each source has asked
         self._tokens = 0
+        product.tokens(self.token)
         self.master_snapshot: tuple[Any, ...] | None = None
         self._build()
 
@@ -133,7 +134,7 @@ class World:
 
     def _make_quotas(self) -> None:
         rng, swarm = self.rng, self.swarm
-        units = rng.randint(2, 10)
+        units = rng.randint(2, 10) * (6 if swarm["rush"] else 1)
         extra = {surge.PREFIX + name: rng.randint(1, 4) for name in rng.choice((("cpu",), ("cpu", "memory")))}
         limits = {"cpu": units, "memory": rng.randint(units, 2 * units)}
         self._make_quota("a", "a", limits | (extra if swarm["rollouts"] else {}))
@@ -436,6 +437,8 @@ class World:
                 wish.answered.add((replica.name, "undecided"))  # the other call may have been decided
             if no is not None and no.code == 403:
                 self._judge(wish, replica, no, quotas, asked)
+            if no is None:
+                self._look_at_blocks(wish, site, replica, quotas)
             self._verdict(wish, call, site, no, quotas, gives_up, repeated=repeated)
 
         def arrives() -> None:
@@ -455,6 +458,19 @@ class World:
                 wish.answering.append((replica, answering))
 
         self.network.post(f"asks for {wish.thing.uid}{call and f', {call}'}", None, site.api, arrives)
+
+    def _look_at_blocks(self, wish: Wish, site: Site, replica: Replica, quotas: list[Quota]) -> None:
+        """What it has just admitted from its blocks."""
+        for quota in quotas:
+            handle = replica.registry.get(quota)
+            account = handle.writer.account if handle is not None else None
+            if handle is None or account is None:
+                continue
+            block = handle.writer.block
+            uids = {name_of(*key): kept for key, kept in block.admitted.items()}
+            if (kept := uids.get(wish.thing.uid)) is not None:
+                self.truth.durable[quota.key.uid, wish.thing.uid] = kept
+                self.truth.from_block(quota.key.uid, site.name, account.incarnation, block.owner, block.admitted)
 
     def give_up(self, wish: Wish) -> None:
         """The client goes away, and with it the API server's calls."""
@@ -758,7 +774,7 @@ class World:
             self.join(project)
         self.projects_return()
         for process in (*self.masters, *(replica for site in self.sites.values() for replica in site.replicas)):
-            process.deaf_until = 0.0
+            process.deaf_until = process.loop.paused_until = 0.0
 
     def projects_return(self) -> None:
         """The admin makes again what was deleted."""
