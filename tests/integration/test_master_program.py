@@ -71,6 +71,8 @@ AGES_AGO = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
 class World:
     """The servers, an admin's client for each, and the master's program while it runs."""
 
+    prefix = "mp"  # of the servers' names, on a control plane that other files have, too
+
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
         self.admin: dict[str, Cluster] = {}
@@ -78,14 +80,14 @@ class World:
         self._running: list[tuple[asyncio.Task[None], Cluster]] = []
 
     def server(self, name: str) -> ApiServer:
-        return self.plane.cluster(f"mp-{name}")
+        return self.plane.cluster(f"{self.prefix}-{name}")
 
     @property
     def master(self) -> Cluster:
         return self.admin["master"]
 
     async def add_server(self, name: str) -> None:
-        await self.plane.start([f"mp-{name}"])
+        await self.plane.start([f"{self.prefix}-{name}"])
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         file = "master" if name == "master" else "master-on-seed"
         crds = manifests.load(CHARTS / "crds")

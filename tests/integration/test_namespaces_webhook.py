@@ -35,6 +35,7 @@ from seed.kinds.namespaces.cache import NamespaceCache
 from seed.kinds.namespaces.configuration import Limits
 from seed.kinds.namespaces.enforcement import NamespacedWebhook
 from seed.kinds.namespaces.webhook import NamespacedObjectWebhook
+from seed.ledger import own_block
 from seed.model.source_key import OWN_API_SERVER, SourceKey
 from seed.notifications.refusals import Refusals
 from seed.registration import probe
@@ -145,6 +146,7 @@ async def server(control_plane: ControlPlane) -> AsyncIterator[ApiServer]:
 async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
     monkeypatch.setattr(probe, "TAKES_UP", 0.3)
     monkeypatch.setattr(probe, "SOON", 0.2)
+    monkeypatch.setattr(own_block, "BEGINS", 1_000_000)  # no leader counts here what is named late
     made = certificates.serving("webhook")
     (tmp_path / "tls.crt").write_text(made.certificate)
     (tmp_path / "tls.key").write_text(made.key)

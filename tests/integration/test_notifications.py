@@ -20,7 +20,7 @@ from common.api.core import SECRETS
 from common.api.types import ORGANIZATIONS
 from common.kube.client.api_client import Cluster
 from devcluster import manifests
-from devcluster.controlplane import ApiServer, ControlPlane
+from devcluster.controlplane import ControlPlane
 from master.cache.objects import MASTER_QUOTAS, PROJECTS
 from master.manager import Master
 from master.notifications import controller
@@ -43,12 +43,7 @@ FAILED = b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n"
 
 
 class Told(World):
-    def server(self, name: str) -> ApiServer:
-        return self.plane.cluster(f"qn-{name}")
-
-    async def add_server(self, name: str) -> None:
-        await self.plane.start([f"qn-{name}"])
-        await super().add_server(name)
+    prefix = "qn"
 
     async def start_master(self, connection: type[Cluster] = Cluster) -> Master:
         cluster = await connection.from_kubeconfig(self.server("master").kubeconfig(USER), name="master")

@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 
 from devcluster.install import MASTER_USER, NAMESPACE, Installation
+from devcluster.manifests import ManifestError
 from devcluster.objects import API, named
 from tests.integration.installed.commands import Commands
 from tests.integration.installed.site import (
@@ -304,8 +305,21 @@ class Tenancy:
 
 
 async def catalogue(site: Site, **sides: str) -> None:
+    """A change of side may leave limits without what they counted: that is meant. An API server finds the definitions
+    that its policies refer to some time after they were made."""
     listed = [{"name": name, "countFrom": side} for name, side in sides.items()]
-    await site.apply("master", named("QuotaSettings", "default", resources=listed))
+    settings = named("QuotaSettings", "default", resources=listed)
+    changed = ",".join(f"{name}={sides.get(name, 'Objects')}" for name in ("servers", "clusters"))
+    settings["metadata"] = {"name": "default", "annotations": {"seedquota.io/change-side": changed}}
+
+    async def applied() -> None:
+        try:
+            await site.apply("master", settings)
+        except ManifestError as error:
+            assert "failed to find resource referenced by paramKind" not in str(error), error
+            raise
+
+    await until(applied, 90)
 
 
 @pytest_asyncio.fixture

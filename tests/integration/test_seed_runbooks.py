@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ async def test_a_seed_is_added_drained_and_removed_and_another_one_is_lost(site:
     await site.admitted("user-2", 2)
     await site.uses(cpus(3) | {"memory": "3Gi"})
     await prints_what_is_shown(site, "seedquota seed drain eu-2")
-    await prints_what_is_shown(site, "seedquota seed list")
+    await until(partial(prints_what_is_shown, site, "seedquota seed list"), 60)
     await prints_what_is_shown(site, remove)
     await prints_what_is_shown(site, "seedquota seed lost eu-2 --dry-run")
     for found in await site.items("user-2", MACHINES):

@@ -112,7 +112,7 @@ class World:
             _demands=SimpleNamespace(lists_from=lambda _uid: SINCE),
             _unsized={},
             term=1,
-            _account_sources=SimpleNamespace(counted=lambda _key, used: used),
+            account_sources=SimpleNamespace(counted=lambda _key, used: used),
         )
         kept = {(SOURCE, thing.uid): held for thing in found if (held := thing.reservation) is not None}
         self.account = Account(

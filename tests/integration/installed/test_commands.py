@@ -35,7 +35,7 @@ async def test_limits_are_set_from_the_terminal_and_in_force(site: Site, tmp_pat
         "seedquota/project-alpha of project/alpha changed\n"
         "Resource   Before   After       Used\n"
         "cpu        3        2           2\n"
-        "memory     1024Gi   unlimited   2Gi\n",
+        "memory     1Ti      unlimited   2Gi\n",
     )
     await site.installed.enforced("project-alpha", 60)
     await site.refused("user-2")
