@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 from common.quota import resources
 from common.quota.resources import ResourceList
@@ -11,6 +12,13 @@ from seed.admission import denial
 from seed.admission.refusal import Refusal
 from seed.admission.types import Request
 from seed.model.quota import Quota
+
+
+class Unsettled(Enum):
+    """Why capacity may be free here that an account does not show as free (rule 4.15)."""
+
+    RESERVED_AHEAD = "by another replica"
+    NAMED_LATE = "and may be counted already"
 
 
 def never_fits(quota: Quota, request: Request) -> bool:
@@ -41,8 +49,8 @@ def exceeded(
     return denial.exceeded(quota.name, request.need, used, limits, reserved, objects=objects)
 
 
-def out_of_time(quota: Quota, *, answered: bool, ahead: bool = False) -> Refusal:
-    """Others have room that did not come here. `answered`: the master said so. `ahead`: another replica has it."""
+def out_of_time(quota: Quota, *, answered: bool, unsettled: Unsettled | None = None) -> Refusal:
+    """Others have room that did not come here. `answered`: the master said so. `unsettled`: why it may be here."""
     if quota.out_of_reach:
         why = ", ".join(
             f"{resources.text(held.idle)} is free but held by seed {held.seed}, "
@@ -53,8 +61,10 @@ def out_of_time(quota: Quota, *, answered: bool, ahead: bool = False) -> Refusal
         why = "this seed is draining and gets no more capacity"
     elif quota.learning:
         why = "the master is learning what each seed holds"
-    elif ahead:
+    elif unsettled is Unsettled.RESERVED_AHEAD:
         why = "what is free is reserved by another replica of seedquota-seed, which has not given it back yet"
+    elif unsettled is Unsettled.NAMED_LATE:
+        why = "what was admitted a moment ago is being counted"
     else:
         why = "the master did not answer in time"
     return denial.unavailable(quota.name, why)

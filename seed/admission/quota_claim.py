@@ -173,7 +173,7 @@ class QuotaClaim:
                 answer = None
                 break
         quota = self._quota_cache.latest(quota)
-        refusal = limits.out_of_time(quota, answered=answer is not None, ahead=_may_return(handle, outcome))
+        refusal = limits.out_of_time(quota, answered=answer is not None, unsettled=_unsettled(handle, outcome))
         return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=True)
 
     def _is_uncounted(self, handle: AccountHandle) -> bool:
@@ -236,6 +236,14 @@ def ignore(ended: asyncio.Future[None]) -> None:
     """Of a change that nobody waits for."""
     if not ended.cancelled():
         ended.exception()
+
+
+def _unsettled(handle: AccountHandle, short: Short) -> limits.Unsettled | None:
+    """Why what is missing may be here all the same."""
+    account = handle.writer.account
+    if account is None or not _may_return(handle, short):
+        return None
+    return limits.Unsettled.RESERVED_AHEAD if blocks.owners(account) else limits.Unsettled.NAMED_LATE
 
 
 def _may_return(handle: AccountHandle, short: Short) -> bool:
