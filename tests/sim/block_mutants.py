@@ -1,7 +1,8 @@
 """Mutants of blocks: see tests/sim/mutants.py.
 
 Not in the list, since they only take time: not to say that capacity is scarce, and never to settle what was named late.
-A fence needs no rule of its own: what is admitted from a block behind one is in the account that opens.
+Two rules have others beside them: what is admitted from a block behind a fence is in the account that opens, and a
+limit that is lowered also recalls what blocks have.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ from common.quota import blocks, escrow, fencing, resources
 from common.quota.account import Account, Admitted, Reservation, Terms
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
+from seed.accounts.account_write import write
 from seed.accounts.block_collector import BlockCollector
+from seed.accounts.registry import AccountHandle
 from seed.ledger import own_block
 from seed.ledger.own_block import OwnBlock
+from seed.model.quota import Quota
 from tests.sim import block_scenes
 from tests.sim.mutant import Mutant
 
 replace = msgspec.structs.replace
-_hold, _saved, _refused, _init, _collects = (
+_hold, _saved, _refused, _init = (
     OwnBlock.hold,
     OwnBlock.saved,
     OwnBlock.refused,
     OwnBlock.__init__,
-    BlockCollector.__init__,
 )
 _report, _rebuild, _use = escrow.report, fencing.rebuild, accounts.use
 
@@ -36,20 +39,8 @@ def use_without_blocks(account: Account) -> dict[str, int]:
     return resources.subtract(_use(account), resources.total(kept.amount for kept in blocks.owners(account).values()))
 
 
-def by_any_limits(
-    self: OwnBlock, account: Account, terms: Terms, uid: str, reservation: Reservation, text: int
-) -> bool:
-    return _may_admit(
-        self, account, terms if terms is None else replace(terms, limits=self._limits), uid, reservation, text
-    )
-
-
-_may_admit = OwnBlock.may_admit
-
-
-def taken_at_once(self: BlockCollector, *arguments: Any, **options: Any) -> None:
-    _collects(self, *arguments, **options)
-    self._after = 0.0
+async def taken_when_seen(self: BlockCollector, handle: AccountHandle, quota: Quota, _account: object) -> None:
+    await write(handle, quota, lambda present: (blocks.without(present, blocks.owners(present)), None))
 
 
 def listed_or_not(_self: BlockCollector, *_arguments: object) -> bool:
@@ -147,21 +138,18 @@ ALL = (
     Mutant("a block does not become less", ((OwnBlock, "admit", nothing_is_subtracted),), RUSH),
     Mutant("a block is good for ever", ((blocks, "GOOD_FOR", 1e9),), RUSH, 400, block_scenes.a_replica_that_comes_back),
     Mutant(
-        "a block is used by other limits",
-        ((OwnBlock, "may_admit", by_any_limits),),
-        RUSH,
-        400,
-        block_scenes.a_limit_that_is_lowered,
-    ),
-    Mutant(
         "a block is taken at once",
-        ((BlockCollector, "__init__", taken_at_once),),
+        ((BlockCollector, "take", taken_when_seen),),
         RUSH,
-        400,
+        1500,
         block_scenes.a_replica_that_dies,
     ),
     Mutant(
-        "a block is taken by old lists", ((BlockCollector, "_all_listed", listed_or_not),), ("rush", "crash", "stale")
+        "a block is taken by old lists",
+        ((BlockCollector, "_all_listed", listed_or_not),),
+        RUSH,
+        1500,
+        block_scenes.a_source_that_is_not_heard,
     ),
     Mutant("what a block admitted is not named", ((OwnBlock, "named", never_named),), RUSH),
     Mutant("what a block admitted is named for ever", ((OwnBlock, "saved", named_for_ever),), RUSH),

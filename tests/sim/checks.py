@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from common.quota import account as accounts
 from common.quota import blocks, escrow, quantity, resources, surge
 from common.quota.account import Account, Grant, Reservation, ReservationKey
+from common.quota.blocks import sure_use
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
 from seed.admission.refusal import Refusal
@@ -190,7 +191,7 @@ class Truth:
                 ceiling[name] = min(before.get(name, lowest), lowest)
         self.check(uid)
 
-    def covered(self, uid: str, use_of: Callable[[Account], ResourceList] = blocks.sure_use) -> bool:
+    def covered(self, uid: str, use_of: Callable[[Account], ResourceList] = sure_use) -> bool:
         """The master has heard of all use: what came before its resource had a limit is beyond what its seed holds."""
         ledger = self.ledgers.get(uid)
         for seed, holding in ledger.seeds.items() if ledger is not None else ():
@@ -303,7 +304,7 @@ class Truth:
         """The most that was counted and reserved there, as far as it was durable, since so many writes were done."""
         most: ResourceList = {}
         for at, account in reversed(self.history.get((uid, seed), [])):
-            most = resources.maximum(most, blocks.sure_use(account))
+            most = resources.maximum(most, sure_use(account))
             if at <= number:
                 break
         return dict(most)
