@@ -165,6 +165,7 @@ def build(options: SeedOptions, cluster: Cluster, lease: Lease, stopping: Callab
         on_write=observed.ledger_write,
         on_conflict=observed.ledger_conflict,
         trusted=lambda: lease.trusted,
+        reserve_ahead=options.reserve_ahead == "on",
     )
     configuration: Listeners[[]] = Listeners()  # called when what webhook configurations should be has changed
     key = WebhookKey(cluster, options.namespace, on_change=configuration.call)

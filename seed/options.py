@@ -107,6 +107,13 @@ class SeedOptions(LedgerOptions):
         str,
         Flag(choice("on", "off"), "LocalResourceQuotas in user clusters: on or off; off removes them"),
     ] = "on"
+    reserve_ahead: Annotated[
+        str,
+        Flag(
+            choice("on", "off"),
+            "whether a replica reserves capacity ahead, and admits from that without a write: on or off; alpha",
+        ),
+    ] = "off"
     exempt_namespaces: Annotated[
         tuple[str, ...],
         Flag(

@@ -74,14 +74,16 @@ class AccountRegistry:
         on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
         on_conflict: Callable[[], None] = lambda: None,
         trusted: Callable[[], int | None] = lambda: 0,
+        reserve_ahead: bool = True,
     ) -> None:
-        """`trusted`: see AccountWriter."""
+        """`trusted`: see AccountWriter. `reserve_ahead`: whether it may have blocks."""
         self.quota_cache = quota_cache
         self.cluster_cache = cluster_cache
         self.store = store
         self._on_write = on_write
         self._on_conflict = on_conflict
         self._trusted = trusted
+        self._reserve_ahead = reserve_ahead
         self._handles: dict[str, AccountHandle] = {}
         self._listeners: Listeners[[str, Account | None]] = Listeners()
         quota_cache.on_quota(self._quota_changed)
@@ -189,7 +191,7 @@ class AccountRegistry:
             on_write=self._on_write,
             on_conflict=self._on_conflict,
             trusted=self._trusted,
-            ahead=lambda: (quota := present()) is not None and quota.enforced and not quota.promises,
+            ahead=lambda: self._reserve_ahead and (quota := present()) is not None and quota.has_blocks,
         )
         requester = CapacityRequester(writer, present)
         return AccountHandle(writer, requester, asyncio.create_task(writer.run(), name=f"ledger {key.name}"))

@@ -100,6 +100,11 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
         once = self.published.granted
         return bool(once if self.kind == NAMESPACES else object_names.of_objects(once))
 
+    @property
+    def has_blocks(self) -> bool:
+        """Whether replicas may reserve ahead (rule 4.15): not where the largest of several objects counts."""
+        return self.enforced and not self.promises
+
     def shown(self, source: SourceKey) -> str:
         """The source, for people who read of it beside the quota's name. What is in a cluster's namespaces is another
         source than its Machines."""
