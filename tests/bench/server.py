@@ -1,7 +1,7 @@
 """What is measured, each in a process of its own: our admission path on a real API server, and a bare echo beside it.
 
 `python -m tests.bench.server admission|echo|allow` reads one JSON line with what it needs, prints one with where it
-listens, and serves until its standard input closes.
+listens, and serves until its standard input closes. With RESERVE_AHEAD=on replicas have blocks (rule 4.15).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import re
 import sys
 import time
@@ -92,7 +93,8 @@ async def admission(facts: Facts, ready: Ready) -> None:
     if facts.redis_url:
         options = replace(options, ledger_store=REDIS, redis_url=redis_url(facts.redis_url))
     chosen = ChosenStore(options, cluster, "bench", lambda: facts.leads, LEASE_SECONDS)
-    registry = AccountRegistry(quota_cache, cluster_cache, chosen.store)
+    ahead = os.environ.get("RESERVE_AHEAD") == "on"
+    registry = AccountRegistry(quota_cache, cluster_cache, chosen.store, reserve_ahead=ahead)
     certificates = Certificates(cluster, NAMESPACE, ["127.0.0.1"])
     tasks = [asyncio.create_task(run) for run in (watches.run(), chosen.run(), certificates.run())]
     await watches.wait_synced()
