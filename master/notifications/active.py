@@ -1,6 +1,6 @@
-"""What a quota's status says that somebody may want to be told of. Pure.
+"""What a quota's status says that a receiver may want to know. Pure.
 
-It is read from the status that everybody can read, and by the same edges as Events: what lasts is told of once.
+It is read from the status that everybody can read, and by the same edges as Events: what lasts is said once.
 """
 
 from __future__ import annotations

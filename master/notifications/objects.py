@@ -28,7 +28,7 @@ class NotificationSpec(Wire):
 
 
 class Notified(Wire):
-    """What the receiver was told of and has not ended. `mark` tells two of one kind apart, such as two ends."""
+    """What was sent to the receiver and has not ended. `mark` tells two of one kind apart, such as two ends."""
 
     quota: str
     event: str

@@ -1,4 +1,4 @@
-"""What a receiver is told next: the difference between what it was told of and what lasts now. Pure."""
+"""What is sent to a receiver next: the difference between what was sent to it and what lasts now. Pure."""
 
 from __future__ import annotations
 

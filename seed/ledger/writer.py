@@ -100,8 +100,10 @@ class AccountWriter:
 
     def may_admit(self, uid: str, reservation: Reservation) -> bool:
         """Whether `admit` would, in this step of the event loop: from the block, without a write."""
+        if not self.block.exists or self._stopped:
+            return False
         account, terms = self.account, self._terms()
-        if account is None or terms is None or self._stopped or not self._trusts(account):
+        if account is None or terms is None or not self._trusts(account):
             return False
         text = self._decider.load(account).text
         return self.block.may_admit(account, terms, uid, reservation, text)

@@ -1,4 +1,4 @@
-"""What is told of which quota, to whom, and only once."""
+"""What is sent about which quota, to whom, and only once."""
 
 from __future__ import annotations
 
