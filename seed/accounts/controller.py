@@ -201,7 +201,6 @@ class Accounts:
         quota = self._quota_cache.quota(name)
         if quota is None:
             self._opening.gone(name)
-            self.waits.forget(name)
         else:
             self._opening.seen(name, quota.ceilings, new=name not in self._keys)
             if self._keys.get(name) != quota.key:
@@ -210,6 +209,8 @@ class Accounts:
 
     async def _reconcile(self, name: str) -> float | None:
         quota = self._quota_cache.quota(name)
+        if quota is None:
+            self.waits.forget(name)  # what was looked at while it went has noted one
         try:
             wait = await self._forget(name, quota)
             handle = self._registry.get(quota) if quota is not None else None
