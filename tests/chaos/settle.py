@@ -115,11 +115,10 @@ def _wrong_grants(quota: Quota, ledger: Json | None, accounts: Mapping[str, Json
         held = resources.add(held, resources.subtract(granted, returned))
         account = accounts.get(seed) or {}
         if resources.short(resources.parse(account.get("granted", {})), dict.fromkeys(held, 0) | granted):
-            wrong.append(
-                f"{quota.name}: {seed} was granted {account['granted']}, {holding['granted']} in the master's ledger"
-            )
+            said, known = account.get("granted"), holding.get("granted")
+            wrong.append(f"{quota.name}: {seed} was granted {said}, {known} in the master's ledger")
         if resources.short(returned, dict.fromkeys(held, 0) | resources.parse(account.get("returned", {}))):
-            wrong.append(f"{quota.name}: {seed} returned {account.get('returned')}, master: {holding['returned']}")
+            wrong.append(f"{quota.name}: {seed} returned {account.get('returned')}, master: {holding.get('returned')}")
     if over := resources.short(held, quota.limit.amounts):
         wrong.append(f"{quota.name}: the master has handed out {resources.text(over)} too much")
     return wrong
