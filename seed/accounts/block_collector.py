@@ -17,6 +17,7 @@ from common.kube.controller.reflector import moment
 from common.quota import account as accounts
 from common.quota import blocks
 from common.quota.account import Account, Reservation
+from common.runtime.lru import LruDict
 from seed.accounts.account_sources import AccountSources
 from seed.accounts.account_write import write
 from seed.accounts.controller import Accounts
@@ -27,6 +28,9 @@ from seed.usage.source import UsageSource
 log = logging.getLogger(__name__)
 
 Life = tuple[str, str]  # a quota's uid, and the incarnation of its account
+Block = tuple[str, str, int]  # a quota's uid, the owner, and the number of the write that gave it
+
+MAX_TAKEN = 1_000  # blocks that are remembered: what was admitted from one is counted in the write that takes it
 
 
 class _Watched(msgspec.Struct, frozen=True):
@@ -44,6 +48,12 @@ class BlockCollector:
         self._sources = sources
         self._after = in_flight_window + blocks.TAKEN_AFTER
         self._watched: dict[Life, _Watched] = {}
+        self._taken: LruDict[Block, None] = LruDict()
+
+    @property
+    def taken(self) -> Set[Block]:
+        """The latest: what their owners admitted from them has no name."""
+        return self._taken.keys()
 
     def keep(self, lives: Set[Life]) -> None:
         """Forgets every account but these."""
@@ -71,6 +81,8 @@ class BlockCollector:
         def without(present: Account) -> tuple[Account, None]:
             accounts.check_epoch(present, self._accounts.term)
             gone = [owner for owner, block in taken.items() if blocks.of(present, owner) == block]
+            for owner in gone:
+                self._taken.keep((quota.key.uid, owner, taken[owner].generation), None, MAX_TAKEN)
             for source in sources if gone else ():
                 present = self._accounts.counted(present, source, quota)
             return blocks.without(present, gone), None

@@ -20,7 +20,7 @@ from common.runtime import unexpected
 from common.runtime.unexpected import contained
 from common.runtime.waiting import within
 from seed.accounts.account_write import NeverOpenError, write
-from seed.accounts.block_collector import BlockCollector
+from seed.accounts.block_collector import Block, BlockCollector
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.reservation_collector import ReservationCollector
@@ -33,8 +33,6 @@ from seed.model.quota import Quota
 from seed.usage.source import Usage, UsageSource
 
 log = logging.getLogger(__name__)
-
-Block = tuple[str, str, int]  # a quota's uid, the owner, and the number of the write that gave it
 
 FREED_DELAY = 0.02  # seconds from a deletion to its count: somebody may wait for the capacity
 COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to counted, and may ride on an admission
@@ -180,22 +178,25 @@ class Counting:
                 opened = None
             elif opened is not None and quota.enforced and account is not None and not account.fenced:
                 opened.add((quota.key.uid, account.incarnation))
-        certain = self._certain(source, waiting)
+        certain, lost = self._certain(source, waiting)
         if opened is not None and totals is source.totals:
-            self._judge(key, totals, certain, frozenset(opened))
+            self._judge(key, totals, waiting, certain, lost, frozenset(opened))
 
-    def _certain(self, source: UsageSource, waiting: frozenset[str]) -> frozenset[str]:
+    def _certain(self, source: UsageSource, waiting: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
         """Those of the objects that no replica can still name as admitted from its block: each that had one when the
-        object was counted first has written since."""
-        before, key = self._unnamed.pop(source.key, {}), source.key
+        object was counted first has written since. And those that a replica may have admitted which is gone: its block
+        was taken, and nobody names them any more."""
+        before = self._unnamed.pop(source.key, {})
         if not waiting:
-            return waiting
+            return waiting, waiting
         now = self._blocks_of(source)
-        unnamed = {uid: left for uid in waiting if (left := before.get(uid, now) & now)}
+        known = {uid: before.get(uid, now) for uid in waiting}
+        lost = frozenset(uid for uid, having in known.items() if not self._blocks.taken.isdisjoint(having))
+        unnamed = {uid: left for uid, having in known.items() if uid not in lost and (left := having & now)}
         if unnamed:
-            self._unnamed[key] = unnamed
-            self._due.setdefault(key, time.monotonic() + COUNT_DELAY)
-        return waiting - unnamed.keys()
+            self._unnamed[source.key] = unnamed
+            self._due.setdefault(source.key, time.monotonic() + COUNT_DELAY)
+        return waiting - unnamed.keys() - lost, lost
 
     def _blocks_of(self, source: UsageSource) -> frozenset[Block]:
         handles = ((quota, self._registry.get(quota)) for quota in self._registry.quotas_of(source.consumer))
@@ -224,14 +225,25 @@ class Counting:
             self._accounts.look_at(quota.name)
         return done
 
-    def _judge(self, key: str, totals: Usage, waiting: frozenset[str], opened: frozenset[tuple[str, str]]) -> None:
-        """Only an account that was open at the count before has a reservation for all that it admitted since."""
+    def _judge(
+        self,
+        key: str,
+        totals: Usage,
+        waiting: frozenset[str],
+        certain: frozenset[str],
+        lost: frozenset[str],
+        opened: frozenset[tuple[str, str]],
+    ) -> None:
+        """Only an account that was open at the count before has a reservation for all that it admitted since. What
+        waits in another count is never judged, whoever may still name it: the next count would be sure of it."""
         unadmitted = totals.unadmitted
         if unadmitted is None:
             return
         line, before = self._counted_in.get(key, (None, frozenset()))
         self._counted_in[key] = unadmitted.line, opened
-        unadmitted.judge(waiting, sure=line is unadmitted.line and bool(before & opened))
+        sure = line is unadmitted.line and bool(before & opened)
+        unadmitted.judge(lost if sure else waiting, sure=False)
+        unadmitted.judge(certain, sure=True)
 
     def _withheld(self, handle: AccountHandle, source: UsageSource) -> bool:
         """Whether updates were not dropped because it is not certain what has happened there: a list that brings no

@@ -126,6 +126,41 @@ async def test_an_object_is_judged_once_each_replica_with_a_block_has_written(mo
         assert list(unadmitted.found) == ["slipped-uid"]
 
 
+async def test_what_was_there_before_the_first_count_is_not_judged_while_a_replica_has_a_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with leading(monkeypatch) as leader:
+        await hold(leader, "replica", 1)
+        leader.there("from-before")
+        for number in (1, 2, 3):
+            await leader.counting._count(KEY)
+            await hold(leader, "replica", number)
+        unadmitted = leader.source.totals.unadmitted
+        assert unadmitted is not None
+        assert not unadmitted.found and not unadmitted.waiting
+
+
+async def test_what_a_replica_that_is_gone_may_have_admitted_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seed.accounts.usage_writer.CHECK_INTERVAL", 0.02)
+    async with leading(monkeypatch) as leader:
+        await leader.counting._count(KEY)
+        await hold(leader, "gone", 1)
+        leader.there("a")
+        leader.changed()
+        await eventually(lambda: KEY in leader.counting._unnamed)
+        demanded = leader.source.demanded
+        await eventually(lambda: leader.source.demanded > demanded)
+        leader.source.lists += 1
+        await eventually(lambda: not blocks.owners(leader.world.account()))
+        unadmitted = leader.source.totals.unadmitted
+        assert unadmitted is not None
+        await eventually(lambda: not unadmitted.waiting)
+        assert not unadmitted.found
+        leader.there("a", "slipped")
+        await leader.counting._count(KEY)
+        assert list(unadmitted.found) == ["slipped-uid"]
+
+
 def test_a_block_is_a_part_of_what_is_used_and_not_of_what_is_reported() -> None:
     account = blocks.hold(Account(incarnation="life", granted=CPU), "replica", CPU, 1)
     accounts.check(account)
