@@ -60,8 +60,8 @@ class MasterOptions(CommonOptions):
         str | None,
         Flag(
             flags.https_url,
-            "address under which people reach the page, such as https://quota.example.com/seedquota; not set: at the "
-            "root of whatever address they use",
+            "address under which people reach the page and the HTTP API, such as https://example.com/seedquota; not "
+            "set: at the root of whatever address they use",
         ),
     ] = None
     oidc_issuer_url: Annotated[
@@ -143,16 +143,21 @@ async def serve(running: Program, given: MasterOptions) -> None:
         names = given.api_names or (f"seedquota-master.{given.namespace}.svc",)
         key = SessionKey(cluster, given.namespace)
         history = Sampler(master.caches, given.history_file) if given.history_file is not None else None
-        page = Page(lambda: key.sealer, prefix_of(given.page_url or ""), history, provider(given))
-        api = ApiServer(
-            cluster,
-            master.caches,
-            given.namespace,
-            given.api_address,
-            names,
-            mount=page.mount if given.page == "on" else lambda _app: None,
-            stopping=lambda: running.health.stopping,
-        )
+        try:
+            prefix = prefix_of(given.page_url or "")
+            page = Page(lambda: key.sealer, prefix, history, provider(given))
+            api = ApiServer(
+                cluster,
+                master.caches,
+                given.namespace,
+                given.api_address,
+                names,
+                mount=page.mount if given.page == "on" else lambda _app: None,
+                prefix=prefix,
+                stopping=lambda: running.health.stopping,
+            )
+        except ValueError as error:
+            raise UsageError(f"--page-url: {error}") from None
         if given.page == "on":
             work.append(key.run())
             if history is not None:

@@ -10,8 +10,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
+from yarl import URL
 
 from common.server import tcp_server
 from common.server.http_parser import RefusedError, Response, render
@@ -31,17 +34,34 @@ Refusal = Callable[[int, str], web.Response]
 
 
 class WebServer(TcpServer):
-    """`refusal` words the answer to what aiohttp does not understand, and what fails outside of all handlers."""
+    """`refusal` words the answer to what aiohttp does not understand, and what fails outside of all handlers.
+    `prefix`: a path below which the application is reached, such as "/quota". It is taken off before anything else
+    reads the path. Paths without it mean the same, for callers inside and for proxies that take it off themselves."""
 
-    def __init__(self, app: web.Application, refusal: Refusal, stopping: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        app: web.Application,
+        refusal: Refusal,
+        stopping: Callable[[], bool] = lambda: False,
+        *,
+        prefix: str = "",
+    ) -> None:
         super().__init__(stopping)
         self.refusal = refusal
+        self._prefix = prefix
         self._runner = web.AppRunner(app, handler_cancellation=True)
         app.middlewares.insert(0, _watched)
 
     async def start(self, host: str | None, port: int, tls: ssl.SSLContext | None) -> None:
         """Raises OSError when the address cannot be had."""
         await self._runner.setup()
+        if self._prefix and (server := self._runner.server) is not None:
+            make = server.request_factory
+
+            def below(message: RawRequestMessage, *rest: Any) -> web.BaseRequest:
+                return make(without_prefix(message, self._prefix), *rest)
+
+            server.request_factory = below
         await super().start(host, port, tls)
 
     async def stop(self, timeout: float) -> None:
@@ -174,6 +194,17 @@ class _Connection(Served, web.RequestHandler):
             return
         self._made.write(render(response, last=True))
         self._end()
+
+
+def without_prefix(message: RawRequestMessage, prefix: str) -> RawRequestMessage:
+    """The same where its path is not below the prefix."""
+    path = message.path
+    rest = path.removeprefix(prefix)
+    if rest == path or rest[:1] not in ("", "/", "?"):
+        return message
+    rest = rest if rest.startswith("/") else f"/{rest}"
+    raw_path, _, query = rest.partition("?")
+    return message._replace(path=rest, url=URL.build(path=raw_path, query_string=query, encoded=True))
 
 
 def connection_of(request: web.BaseRequest) -> _Connection:

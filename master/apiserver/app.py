@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -42,70 +40,22 @@ from master.apiserver.reading import LONGEST, check_media_type, decode_body, fie
 from master.apiserver.request_limits import Limits
 from master.apiserver.route import Route
 from master.apiserver.routes import ROUTES
+from master.apiserver.served import Served
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 from master.seeds.decisions import SeedDecisions
 
 log = logging.getLogger(__name__)
-audit = logging.getLogger("master.apiserver.audit")
 
 MAX_BODY = 256 * 1024
 SECONDS = 15.0  # for what one request asks
 TOO_MANY_SECONDS = 1.0  # until it is answered that it was too many: those who go on ask no more than once in it
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ANY = Preconditions()
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Mount = Callable[[web.Application], None]
 """Adds routes of its own. `app[API]` is there."""
-
-
-class Served:
-    """One request, and what is known of it until it is logged. `writes`: the route that it writes by."""
-
-    def __init__(self, request: web.Request) -> None:
-        self.id = given if _REQUEST_ID.fullmatch(given := field(request, "X-Request-Id")) else secrets.token_hex(8)
-        self.begun = time.monotonic()
-        self.address = connection_of(request).address
-        self.method = request.method if request.method in _METHODS else "other"
-        self.path = request.raw_path.partition("?")[0]
-        resource = request.match_info.route.resource
-        self.template = resource.canonical if resource is not None else "none"
-        self.user: User | None = None
-        self.writes: Route | None = None
-        self.call: Call | None = None
-        self.lasts = False  # it is answered for as long as somebody listens
-        self.status = 0  # nobody was there for the answer
-        self.code = ""
-
-    @property
-    def caller(self) -> str:
-        return _party(self.user) if self.user is not None else self.address
-
-    def note(self) -> None:
-        """The line of what is served to a user is always written: a user has so many a second. So is the audit line of
-        a write. Other lines are limited by their caller."""
-        seconds, user = time.monotonic() - self.begun, self.user
-        metrics.REQUESTS.labels(self.method, self.template, str(self.status) if self.status else "none").inc()
-        if not self.lasts:
-            metrics.SECONDS.labels(self.template).observe(seconds)
-        facts = {
-            "request_id": self.id,
-            "method": self.method,
-            "route": self.template,
-            "path": self.path[:LONGEST],
-            "user": user.username[:LONGEST] if user is not None else "",
-            "address": self.address,
-            "status": self.status,
-            "code": self.code,
-        }
-        served = user is not None and 0 < self.status < 400
-        limited = {} if served else {"caller": self.caller[:LONGEST]}
-        log.info("request", extra={**facts, **limited, "duration_ms": round(seconds * 1000, 3)})
-        if self.writes is not None:
-            audit.info("write", extra={**facts, "changes": self.call.changes if self.call is not None else None})
 
 
 API: web.AppKey[App] = web.AppKey("api")
@@ -113,7 +63,11 @@ SERVED = web.RequestKey("served", Served)
 
 
 class App:
-    """`session`: the token that a request's cookie stands for, where there is a page that sets one."""
+    """`session`: the token that a request's cookie stands for, where there is a page that sets one. `prefix`: the path
+    below which browsers and clients reach all of it, such as "/quota"; a path that this sends them to begins with it.
+
+    Raises ValueError where the prefix begins as paths of its own do: then nobody could tell them apart.
+    """
 
     def __init__(
         self,
@@ -122,7 +76,9 @@ class App:
         allocations: AllocationCache,
         on_seeds: SeedDecisions,
         mount: Mount = lambda _app: None,
+        prefix: str = "",
     ) -> None:
+        self.prefix = prefix
         self.session: Callable[[web.Request], str | None] = lambda _request: None
         self.caches = caches
         self.rights = Rights(cluster)
@@ -130,7 +86,7 @@ class App:
         self._identities = Identities(cluster)
         self.events = Events(caches, allocations, self.rights)
         self._handlers = handlers(
-            Handlers(cluster, caches, allocations, self.rights),
+            Handlers(cluster, caches, allocations, self.rights, prefix),
             AllocationHandlers(cluster, caches, allocations, self.rights),
             PreviewHandlers(caches, self.rights, on_seeds),
             PlatformHandlers(cluster, caches, self.rights),
@@ -144,6 +100,9 @@ class App:
                 answer = partial(self._stream if route.streams else self._answer, route)
                 self.application.router.add_route(method, route.resource, answer, expect_handler=ask_later)
         mount(self.application)
+        own = {resource.canonical.split("/")[1] for resource in self.application.router.resources()}
+        if (first := prefix.partition("/")[2].partition("/")[0]) in own - {""}:
+            raise ValueError(f"no path below which the page is reached can begin with /{first}: it is one of its own")
 
     @asynccontextmanager
     async def viewer(self, request: web.Request) -> AsyncIterator[User]:
@@ -318,7 +277,7 @@ class App:
         content = answer.content
         if not isinstance(content, bytes):
             content = b"" if content is None else msgspec.json.encode(content)
-        headers = [*_headers(request[SERVED].id, lasting=route.public), *answer.headers]
+        headers = [*_headers(request[SERVED].id, lasting=route.public), *map(self._below, answer.headers)]
         reads = route.method == "GET"
         tag = tag_of(answer.version, content) if reads or answer.version else ""
         if reads:  # also where it is small, or 304: the next answer may be compressed
@@ -336,6 +295,11 @@ class App:
         status = answer.status or route.status
         kind = None if status == 204 else route.media_type
         return web.Response(body=content, status=status, headers=headers, content_type=kind)
+
+    def _below(self, header: tuple[str, str]) -> tuple[str, str]:
+        """Of what a route answers: an address in it is below the prefix."""
+        name, value = header
+        return name, {"Location": f"{self.prefix}{value}", "Link": f"<{self.prefix}{value[1:]}"}.get(name, value)
 
     def _may_compress(self, request: web.Request) -> bool:
         """One at a time, on a thread beside the others' requests; what comes meanwhile is sent as it is.
@@ -379,10 +343,6 @@ def _headers(request_id: str, *, lasting: bool = False) -> Sequence[tuple[str, s
     kept = "no-cache" if lasting else "no-store"
     fixed = (("Cache-Control", kept), ("X-Content-Type-Options", "nosniff"), ("Server", "SeedQuota"))
     return (("X-Request-Id", request_id), *fixed)
-
-
-def _party(user: User) -> str:
-    return f"user {user.username}"
 
 
 def _methods(of: Iterable[str]) -> str:

@@ -48,8 +48,11 @@ class Handlers:
         caches: Caches,
         allocations: AllocationCache,
         rights: Rights,
+        prefix: str = "",
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`prefix`: the path below which clients reach the routes."""
+        self._prefix = prefix
         self._cluster = cluster
         self._clock = clock
         self._caches = caches
@@ -58,7 +61,7 @@ class Handlers:
         self._visibility = Visibility(caches, rights)
 
     async def openapi(self, _call: Call) -> RouteResponse:
-        return RouteResponse(openapi.encoded())
+        return RouteResponse(openapi.encoded(self._prefix))
 
     async def docs(self, _call: Call) -> RouteResponse:
         return RouteResponse(page.html(), headers=[("Content-Security-Policy", page.POLICY)])

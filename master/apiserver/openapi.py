@@ -19,12 +19,13 @@ _ALWAYS = (400, 401, 408, 413, 429, 500, 503)
 
 
 @lru_cache(maxsize=1)
-def encoded() -> bytes:
-    return msgspec.json.encode(document())
+def encoded(prefix: str = "") -> bytes:
+    return msgspec.json.encode(document(prefix))
 
 
 @lru_cache(maxsize=1)
-def document() -> _Json:
+def document(prefix: str = "") -> _Json:
+    """`prefix`: the path below which clients reach the routes."""
     types = {each for route in ROUTES for each in (route.answer, route.body) if each is not None} | {Problem}
     ordered = sorted(types, key=str)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
@@ -42,7 +43,7 @@ def document() -> _Json:
             "contact": {"name": "SeedQuota", "url": "https://seedquota.io"},
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": f"{prefix}/"}],
         "security": [{"token": []}, {"certificate": []}],
         "tags": [{"name": name, "description": what} for name, what in TAGS.items()],
         "paths": paths,

@@ -70,7 +70,7 @@ def _page(document: _Json) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             f"<title>{escape(info['title'])} HTTP API</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n",
             f"<header>\n<h1>{escape(info['title'])} HTTP API</h1>\n<p>Version {escape(info['version'])}. ",
-            f'{escape(info["description"])} For programs: <a href="/openapi.json">openapi.json</a>.</p>\n</header>\n',
+            f'{escape(info["description"])} For programs: <a href="openapi.json">openapi.json</a>.</p>\n</header>\n',
             '<nav aria-label="Routes">\n<ul>\n',
             *(
                 f'<li><a href="#{escape(operation["operationId"])}">{_head(method, path)}</a></li>\n'

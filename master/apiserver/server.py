@@ -27,7 +27,8 @@ STOP_SECONDS = 10.0
 
 
 class ApiServer:
-    """Serves until cancelled. `names`: DNS names and IP addresses of the certificate. `mount`: the page."""
+    """Serves until cancelled. `names`: DNS names and IP addresses of the certificate. `mount`: the page.
+    `prefix`: the path below which people reach it. Raises ValueError where that cannot be one."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class ApiServer:
         names: Sequence[str],
         *,
         mount: Mount = lambda _app: None,
+        prefix: str = "",
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cluster = Cluster(
@@ -46,10 +48,10 @@ class ApiServer:
         self._address = address
         self._allocations = AllocationCache(cluster)
         on_seeds = SeedDecisions(caches, namespace, runtime_metrics.kubernetes_request)
-        self.app = app = App(self._cluster, caches, self._allocations, on_seeds, mount)
+        self.app = app = App(self._cluster, caches, self._allocations, on_seeds, mount, prefix)
         self.certificates = Certificates(self._cluster, namespace, names, secret=SECRET_NAME)
         self._client_authority = ClientAuthority(self._cluster, self._trust_callers)
-        self.server = WebServer(app.application, refusal, stopping)
+        self.server = WebServer(app.application, refusal, stopping, prefix=prefix)
 
     def not_ready(self) -> str | None:
         """A readiness check."""

@@ -14,9 +14,10 @@ from common.runtime.metrics import build_version
 from common.server.access_reviews import User
 from master.apiserver.app import API
 from master.apiserver.problem import ProblemError
+from master.page.cookies import Cookies
 from master.page.handlers import Shown
 from master.page.rendering import HEADERS, Renderer
-from master.page.session import Sealer, Session, joined, pieces
+from master.page.session import Sealer, Session
 
 SECONDS = 15.0  # for one page
 
@@ -49,11 +50,12 @@ class Answering:
     def __init__(self, sealer: Callable[[], Sealer | None], prefix: str) -> None:
         self.sealer = sealer
         self.prefix = prefix
+        self.cookies = Cookies(prefix)
         self._renderer = Renderer(prefix)
 
     def session(self, request: web.Request) -> Session | None:
         sealer = self.sealer()
-        return sealer.session(joined(request.cookies)) if sealer is not None else None
+        return sealer.session(self.cookies.session_of(request.cookies)) if sealer is not None else None
 
     def guarded(self, handle: Handle) -> Handle:
         """Whoever is not signed in is sent to the page for that; what is wrong becomes a page, too."""
@@ -107,6 +109,10 @@ class Answering:
         """After a form, and to where something else is: by GET."""
         return web.Response(status=303, headers={**HEADERS, "Location": f"{self.prefix}{path}"})
 
+    def forget(self, response: web.Response, request: web.Request) -> None:
+        """Who is signed in."""
+        self.cookies.keep_session(response, request, "", 0)
+
     def _to_sign_in(self, request: web.Request) -> web.Response:
         """A part of a page that is asked for by htmx takes the whole page along."""
         wanted = request.raw_path if request.method == "GET" else "/"
@@ -114,7 +120,7 @@ class Answering:
         if "HX-Request" in request.headers:
             return web.Response(status=204, headers={**HEADERS, "HX-Redirect": f"{self.prefix}{there}"})
         response = self.redirect(there)
-        forget(response, request)
+        self.forget(response, request)
         return response
 
     def _viewer(self, request: web.Request, user: User) -> Viewer:
@@ -127,15 +133,3 @@ class Answering:
 
 def title_of(problem: ProblemError) -> str:
     return _TITLES.get(problem.status, "Failed")
-
-
-def remember(response: web.Response, request: web.Request, sealed: str, seconds: float) -> None:
-    for name, value in pieces(sealed).items():
-        if value:
-            response.set_cookie(name, value, max_age=int(seconds), path="/", secure=True, httponly=True, samesite="Lax")
-        elif name in request.cookies:
-            response.del_cookie(name, path="/", secure=True, httponly=True, samesite="Lax")
-
-
-def forget(response: web.Response, request: web.Request) -> None:
-    remember(response, request, "", 0)

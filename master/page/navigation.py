@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urlsplit
 
+_PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*")
 _PATH = re.compile(r"/(?![/\\])[A-Za-z0-9._~!$&'()*+,;=:@%/?-]{0,1000}")
 
 
@@ -18,5 +19,10 @@ def safe_path(wanted: str) -> str:
 
 
 def prefix_of(url: str) -> str:
-    """Of the address under which people reach the page: "/seedquota" of https://example.com/seedquota/."""
-    return urlsplit(url).path.rstrip("/")
+    """Of the address under which people reach the page: "/seedquota" of https://example.com/seedquota/.
+
+    Raises ValueError. What is in a path here is in cookies and in headers, too."""
+    prefix = urlsplit(url).path.rstrip("/")
+    if not _PREFIX.fullmatch(prefix):
+        raise ValueError(f"the path of {url} has more than letters, digits and -._~ between slashes")
+    return prefix

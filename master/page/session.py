@@ -10,15 +10,14 @@ import hmac
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
 
-COOKIE = "__Host-seedquota"  # browsers keep it from other hosts and from pages without TLS
+from master.page.cookies import PIECE, PIECES
+
 SECONDS = 8 * 3600.0  # a session ends so long after the sign-in, whatever was done in it
-PIECE = 3500  # characters of a cookie: browsers keep 4,096 with name and attributes
-PIECES = 2  # aiohttp reads 8,190 bytes of a header
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -77,15 +76,6 @@ class Sealer:
         except msgspec.ValidationError:
             return None
         return session if self._clock() < session.ends else None
-
-
-def pieces(sealed: str) -> dict[str, str]:
-    """The cookies, by name; an empty one is to be removed."""
-    return {f"{COOKIE}{number or ''}": sealed[number * PIECE : (number + 1) * PIECE] for number in range(PIECES)}
-
-
-def joined(cookies: Mapping[str, str]) -> str:
-    return "".join(cookies.get(name, "") for name in pieces(""))
 
 
 def new_key() -> bytes:

@@ -11,14 +11,14 @@ from aiohttp import web
 from master.apiserver.app import API
 from master.apiserver.auth import from_another_site
 from master.apiserver.problem import ProblemError
-from master.page.answering import Answering, forget, remember
+from master.page.answering import Answering
 from master.page.forms import read_form
 from master.page.navigation import safe_path
 from master.page.oidc import Attempt, Provider
 from master.page.rendering import HEADERS
 from master.page.session import Sealer, TooLongError
 
-ATTEMPT = "__Host-seedquota-sign-in"  # the cookie of a sign-in by the provider that has begun ...
+ATTEMPT = "sign-in"  # what is sealed of one by the provider that has begun ...
 ATTEMPT_SECONDS = 600.0  # ... and how long it may take
 
 
@@ -27,6 +27,7 @@ class SignIn:
 
     def __init__(self, answering: Answering, provider: Provider | None = None) -> None:
         self._answering = answering
+        self._cookies = answering.cookies
         self._provider = provider
 
     async def ask(self, request: web.Request) -> web.Response:
@@ -57,7 +58,7 @@ class SignIn:
         except TooLongError:
             raise ProblemError(422, "the token is too long for a session; use one with fewer groups") from None
         response = self._answering.redirect(next_path)
-        remember(response, request, sealed, session.ends - time.time())
+        self._cookies.keep_session(response, request, sealed, session.ends - time.time())
         return response
 
     async def to_provider(self, request: web.Request) -> web.Response:
@@ -65,21 +66,14 @@ class SignIn:
         async with request.app[API].limited(request):
             url, attempt = await self._with_provider().begin(safe_path(request.query.get("next", "/")))
             response = web.Response(status=303, headers={**HEADERS, "Location": url})
-            response.set_cookie(
-                ATTEMPT,
-                self._sealer().seal(ATTEMPT, attempt),
-                max_age=int(ATTEMPT_SECONDS),
-                path="/",
-                secure=True,
-                httponly=True,
-                samesite="Lax",
-            )
+            sealed = self._sealer().seal(ATTEMPT, attempt)
+            self._cookies.keep(response, self._cookies.attempt, sealed, ATTEMPT_SECONDS)
             return response
 
     async def from_provider(self, request: web.Request) -> web.Response:
         """Raises ProblemError."""
         async with request.app[API].limited(request):
-            opened = self._sealer().open(ATTEMPT, request.cookies.get(ATTEMPT, ""), ATTEMPT_SECONDS)
+            opened = self._sealer().open(ATTEMPT, request.cookies.get(self._cookies.attempt, ""), ATTEMPT_SECONDS)
             next_path = "/"
             try:
                 if opened is None:
@@ -92,7 +86,7 @@ class SignIn:
                 if problem.status != 401:
                     raise
                 response = self._asked(request, next_path, f"Not signed in: {problem}.")
-            response.del_cookie(ATTEMPT, path="/", secure=True, httponly=True, samesite="Lax")
+            self._cookies.remove(response, self._cookies.attempt)
             return response
 
     async def out(self, request: web.Request) -> web.Response:
@@ -104,7 +98,7 @@ class SignIn:
             if session is not None and not session.has_sent(form.get("csrf", "")):
                 raise ProblemError(403, "the form is not of this session; go back and try again", code="csrf")
             response = self._answering.redirect("/sign-in")
-            forget(response, request)
+            self._answering.forget(response, request)
             return response
 
     def _sealer(self) -> Sealer:

@@ -19,6 +19,7 @@ from devcluster.manifests import load
 from devcluster.objects import CHARTS
 from master.__main__ import MasterOptions
 from master.cache.objects import MASTER_QUOTAS
+from master.page.navigation import prefix_of
 from seed.options import SeedOptions
 from seed.registration.configuration import ServicePort
 from tests.chart import values
@@ -102,6 +103,24 @@ def test_the_http_api_has_a_service_and_its_name_in_the_certificate(rendered: Re
     assert the(objects, "Service")["spec"]["ports"][0]["targetPort"] == "api"
     assert the(objects, "NetworkPolicy")["spec"]["ingress"][0] == {"ports": [{"port": "api", "protocol": "TCP"}]}
     assert not list(of_kind(rendered[MASTER, "defaults"], "Service", "Secret"))
+
+
+def test_an_ingress_leads_to_the_page_at_its_address(rendered: Rendered) -> None:
+    objects = rendered[MASTER, "page"]
+    found = the(objects, "Ingress")
+    (rule,), (tls,) = found["spec"]["rules"], found["spec"]["tls"]
+    assert (rule["host"], tls) == (
+        "quota.example.com",
+        {"hosts": ["quota.example.com"], "secretName": "of-the-host"},
+    )
+    (path,) = rule["http"]["paths"]
+    given = flags.parse(MasterOptions, MASTER, "", arguments(objects), {})
+    assert isinstance(given, MasterOptions) and given.page_url is not None
+    assert path["path"] == prefix_of(given.page_url) == "/seedquota"
+    to = path["backend"]["service"]
+    service = the(objects, "Service")
+    assert (to["name"], to["port"]["name"]) == (service["metadata"]["name"], service["spec"]["ports"][0]["name"])
+    assert found["spec"]["ingressClassName"] == "nginx" and found["metadata"]["annotations"]
 
 
 @every_case
@@ -710,6 +729,21 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     ),
     "no Secret": (SEED, {"tls": {"mode": "existingSecret"}}, "tls.existingSecret is required"),
     "an Ingress without a host": (SEED, {"webhook": {"ingress": {"enabled": True}}}, "webhook.externalURL is required"),
+    "an Ingress without an address": (
+        MASTER,
+        {"api": {"enabled": True, "ingress": {"enabled": True}}},
+        "page.url is required with api.ingress.enabled=true",
+    ),
+    "an Ingress to nothing": (
+        MASTER,
+        {"api": {"ingress": {"enabled": True}}, "page": {"url": "https://quota.example.com"}},
+        "api.ingress.enabled has no effect without api.enabled=true",
+    ),
+    "an address with a strange path": (
+        MASTER,
+        {"api": {"enabled": True}, "page": {"url": "https://quota.example.com/a b"}},
+        "does not match pattern",
+    ),
     "no account": (MASTER, {"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
     "a Seed with two ways": (
         MASTER,

@@ -350,6 +350,7 @@ async def test_an_api_server_takes_every_object(place: Place) -> None:
     objects = [
         *place.helm.render(MASTER, values.MONITORED, namespace="dry"),
         *place.helm.render(MASTER, values.OF_A_MASTER["api"], namespace="dry"),
+        *place.helm.render(MASTER, values.OF_A_MASTER["page"], namespace="dry"),
         *place.helm.render(SEED, values.OF_A_SEED["all"], namespace="dry"),
         *place.helm.render(SEED, values.OWN_CERTIFICATE, namespace="dry"),
         *(

@@ -109,7 +109,15 @@ OF_A_MASTER: dict[str, dict[str, object]] = {
     **BOTH,
     "api": {"api": {"enabled": True, "names": ["quotas.example.com"]}, "networkPolicy": {"enabled": True}},
     "page": {
-        "api": {"enabled": True},
+        "api": {
+            "enabled": True,
+            "ingress": {
+                "enabled": True,
+                "className": "nginx",
+                "annotations": {"example.com/backend": "https"},
+                "tlsSecret": "of-the-host",
+            },
+        },
         "page": {
             "url": "https://quota.example.com/seedquota",
             "history": {"sizeLimit": "64Mi"},

@@ -16,9 +16,9 @@ func main() {
 		println("v0")
 		return
 	}
-	address, certificate, key, redirect := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
+	address, certificate, key, redirects := os.Args[1], os.Args[2], os.Args[3], os.Args[4:]
 	issuer := "https://" + address
-	storage.RegisterClients(storage.WebClient("seedquota", "secret", redirect))
+	storage.RegisterClients(storage.WebClient("seedquota", "secret", redirects...))
 	store := storage.NewStorage(storage.NewUserStore(issuer))
 	router := exampleop.SetupServer(issuer, store, slog.New(slog.NewTextHandler(os.Stderr, nil)), false)
 	log.Fatal(http.ListenAndServeTLS(address, certificate, key, router))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -23,6 +24,7 @@ from devcluster.servers import Server
 from master.apiserver.server import ApiServer
 from master.cache.informers import Caches
 from master.page.app import CALLBACK, Page
+from master.page.navigation import prefix_of
 from master.page.oidc import Client, Provider
 from master.page.session_key import SessionKey
 from tests.integration.installed.site import until
@@ -36,7 +38,7 @@ NAME = "oidc:id2"
 class OidcProvider(Server):
     poll_seconds = 0.1
 
-    def __init__(self, program: Path, directory: Path, group: ProcessGroup, redirect: str) -> None:
+    def __init__(self, program: Path, directory: Path, group: ProcessGroup, redirects: Sequence[str]) -> None:
         address = f"127.0.0.1:{free_port()}"
         self.issuer = f"https://{address}"
         serving = certificates.serving("provider")
@@ -45,7 +47,7 @@ class OidcProvider(Server):
         certificate.write_text(serving.certificate)
         key.write_text(serving.key)
         (directory / "provider-ca.crt").write_text(serving.ca)
-        super().__init__("provider", [str(program), address, str(certificate), str(key), redirect], directory, group)
+        super().__init__("provider", [str(program), address, str(certificate), str(key), *redirects], directory, group)
 
     async def _ready(self) -> bool:
         try:
@@ -60,7 +62,10 @@ class OidcProvider(Server):
 
 @dataclass
 class SignInPlace:
+    """`below`: another one of the same host, below a path."""
+
     url: str
+    below: str
     server: KubeApiServer
     provider: OidcProvider
     oidc: Provider
@@ -69,10 +74,9 @@ class SignInPlace:
 @asynccontextmanager
 async def trusted_provider(directory: Path) -> AsyncIterator[SignInPlace]:
     program = (await binaries.ensure(["oidc-provider"]))["oidc-provider"]
-    port = free_port()
-    url = f"https://127.0.0.1:{port}"
+    url, below = f"https://127.0.0.1:{free_port()}", f"https://127.0.0.1:{free_port()}/tools/quota"
     group = ProcessGroup()
-    provider = OidcProvider(program, directory, group, f"{url}{CALLBACK}")
+    provider = OidcProvider(program, directory, group, [f"{url}{CALLBACK}", f"{below}{CALLBACK}"])
     try:
         await provider.start()
         flags = [
@@ -86,9 +90,8 @@ async def trusted_provider(directory: Path) -> AsyncIterator[SignInPlace]:
             await plane.start(["master"], flags=flags)
             server = plane.cluster("master")
             await _install(server)
-            client = Client(provider.issuer, CLIENT, SECRET, f"{url}{CALLBACK}", ca=provider.ca)
-            async with _served(server, port, client) as oidc:
-                yield SignInPlace(url, server, provider, oidc)
+            async with _served(server, provider, url) as oidc, _served(server, provider, below):
+                yield SignInPlace(url, below, server, provider, oidc)
     finally:
         await asyncio.to_thread(group.close)
 
@@ -120,12 +123,14 @@ async def _install(server: KubeApiServer) -> None:
 
 
 @asynccontextmanager
-async def _served(server: KubeApiServer, port: int, client: Client) -> AsyncIterator[Provider]:
+async def _served(server: KubeApiServer, provider: OidcProvider, url: str) -> AsyncIterator[Provider]:
     cluster = await Cluster.from_kubeconfig(server.kubeconfig(MASTER_USER), name="master")
     caches = Caches(cluster, NAMESPACE)
-    key, oidc = SessionKey(cluster, NAMESPACE), Provider(client)
-    page = Page(lambda: key.sealer, provider=oidc)
-    api = ApiServer(cluster, caches, NAMESPACE, Address("127.0.0.1", port), ["127.0.0.1"], mount=page.mount)
+    client = Client(provider.issuer, CLIENT, SECRET, f"{url}{CALLBACK}", ca=provider.ca)
+    key, oidc, prefix = SessionKey(cluster, NAMESPACE), Provider(client), prefix_of(url)
+    page = Page(lambda: key.sealer, prefix, provider=oidc)
+    address = Address("127.0.0.1", urlsplit(url).port or 443)
+    api = ApiServer(cluster, caches, NAMESPACE, address, ["127.0.0.1"], mount=page.mount, prefix=prefix)
     tasks = [asyncio.create_task(work) for work in (caches.run(), key.run(), api.run())]
 
     async def ready() -> None:

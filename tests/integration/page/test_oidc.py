@@ -9,10 +9,11 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Page, expect
 from yarl import URL
 
-from master.page.sign_in import ATTEMPT
+from master.page.cookies import Cookies
+from tests.integration.installed.site import until
 from tests.integration.page.provider import NAME, PASSWORD, USER, SignInPlace, trusted_provider
 
 pytestmark = pytest.mark.integration
@@ -24,23 +25,83 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SignI
         yield place
 
 
+async def sign_in(page: Page, url: str) -> None:
+    await page.goto(f"{url}/quotas?state=full")
+    await page.get_by_role("link", name="Sign in with 127.0.0.1").click()
+    # A provider that remembers the browser asks nothing.
+    await page.wait_for_url(lambda there: "username" in there or there == f"{url}/quotas?state=full")
+    if "username" in page.url:
+        await page.fill("input[name=username]", USER)
+        await page.fill("input[name=password]", PASSWORD)
+        await page.get_by_role("button").click()
+    await page.wait_for_url(f"{url}/quotas?state=full")
+    assert NAME in await page.inner_text("body")
+
+
+async def sign_out(page: Page) -> None:
+    await page.locator(".menu summary").click()
+    await page.get_by_role("button", name="Sign out").click()
+
+
 async def test_a_provider_signs_somebody_in_and_the_api_server_proves_who(place: SignInPlace, browser: Browser) -> None:
     context = await browser.new_context(ignore_https_errors=True)
     page = await context.new_page()
-    await page.goto(f"{place.url}/quotas?state=full")
-    await page.get_by_role("link", name="Sign in with 127.0.0.1").click()
-    await page.fill("input[name=username]", USER)
-    await page.fill("input[name=password]", PASSWORD)
-    await page.get_by_role("button").click()
-    await page.wait_for_url(f"{place.url}/quotas?state=full")
-    assert NAME in await page.inner_text("body")
+    await sign_in(page, place.url)
     names = {cookie["name"]: cookie for cookie in await context.cookies(place.url)}
-    assert ATTEMPT not in names and all(each["httpOnly"] and each["secure"] for each in names.values())
-    await page.locator(".menu summary").click()
-    await page.get_by_role("button", name="Sign out").click()
+    assert Cookies().attempt not in names and all(each["httpOnly"] and each["secure"] for each in names.values())
+    await sign_out(page)
     await page.goto(f"{place.url}/quotas")
     assert "/sign-in" in page.url
     await context.close()
+
+
+async def test_below_a_path_all_works_and_another_page_of_the_host_keeps_its_session(
+    place: SignInPlace, browser: Browser
+) -> None:
+    context = await browser.new_context(ignore_https_errors=True)
+    page, other = await context.new_page(), await context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    await sign_in(other, place.url)
+    await sign_in(page, place.below)
+    kept = {cookie["name"]: cookie["path"] for cookie in await context.cookies([place.below])}
+    assert kept == {"__Secure-seedquota": "/tools/quota", "__Host-seedquota": "/"}
+    await expect(page.locator("#connection")).to_have_text("Live", timeout=15_000)
+    for path, said in (("", "Overview"), ("/seeds", "There is no seed yet"), ("/settings", "Default quota")):
+        await page.goto(f"{place.below}{path}")
+        assert said in await page.inner_text("body"), path
+    await page.get_by_role("link", name="Quotas", exact=True).click()
+    await page.fill("#q", "nothing")
+    await page.wait_for_url(f"{place.below}/quotas?q=nothing**")
+    await page.get_by_role("link", name="HTTP API").click()
+    await page.get_by_role("link", name="openapi.json", exact=True).click()
+    assert page.url == f"{place.below}/openapi.json"
+    assert '"servers":[{"url":"/tools/quota/"}]' in await page.inner_text("body")
+    await page.goto(f"{place.below}/quotas")
+    await sign_out(page)
+    await page.wait_for_url(f"{place.below}/sign-in")
+    await other.reload()
+    assert NAME in await other.inner_text("body")
+    assert not complaints
+    await context.close()
+
+
+async def test_the_http_api_below_a_path_sends_nobody_out_of_it(
+    place: SignInPlace, session: aiohttp.ClientSession
+) -> None:
+    headers = {"Authorization": f"Bearer {place.server.tokens['admin']}"}
+    for name in ("a", "b"):
+        body = {"name": name, "subjectKind": "project", "subjectName": name, "quota": {"cpu": "1"}}
+        async with session.post(f"{place.below}/api/v2/quotas", json=body, headers=headers) as answer:
+            assert (answer.status, answer.headers["Location"]) == (201, f"/tools/quota/api/v2/quotas/{name}")
+    root = place.below.removesuffix("/tools/quota")
+    for base in (place.below, root):  # a proxy may also remove the path
+
+        async def both(base: str = base) -> None:
+            async with session.get(f"{base}/api/v2/quotas?limit=1", headers=headers) as answer:
+                assert answer.headers["Link"].startswith("</tools/quota/api/v2/quotas?")
+
+        await until(both, 15)
 
 
 async def begun(session: aiohttp.ClientSession, place: SignInPlace, next_path: str = "/") -> tuple[str, dict[str, str]]:

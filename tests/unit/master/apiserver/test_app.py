@@ -57,12 +57,12 @@ class World:
 
 
 @asynccontextmanager
-async def serving(mount: api.Mount = lambda _app: None) -> AsyncIterator[World]:
+async def serving(mount: api.Mount = lambda _app: None, prefix: str = "") -> AsyncIterator[World]:
     plain = aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=("Accept-Encoding", "Content-Type"))
     async with reviewer() as cluster, plain as session:
         caches = Caches(cluster, "seedquota")
-        app = App(cluster, caches, AllocationCache(cluster), SeedDecisions(caches, "seedquota"), mount)
-        server = WebServer(app.application, refusal)
+        app = App(cluster, caches, AllocationCache(cluster), SeedDecisions(caches, "seedquota"), mount, prefix)
+        server = WebServer(app.application, refusal, prefix=prefix)
         await server.start("127.0.0.1", 0, None)
         yield World(app, cluster, server, session)
         cluster.go_on.set()
@@ -274,3 +274,27 @@ async def test_what_is_mounted_is_asked_with_the_rights_of_who_looks_and_is_in_t
     (line,) = [vars(record) for record in caplog.records if record.message == "write"]
     assert (line["user"], line["address"], line["route"]) == ("ann", "127.0.0.1", "/page/{which}")
     assert (line["status"], line["code"]) == (403, "forbidden")
+
+
+async def test_below_a_path_each_route_is_where_it_was_and_logs_and_metrics_have_its_own_path(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving(prefix="/tools/quota") as world:
+        for path in ("/tools/quota/openapi.json", "/openapi.json"):
+            answer = await world.ask(path)
+            assert json.loads(answer.body)["servers"] == [{"url": "/tools/quota/"}]
+        for path in ("/tools/openapi.json", "/tools/quotas", "/tools/quota", "/tools/quota/tools/quota/openapi.json"):
+            assert (await world.ask(path, token="token-of-ann")).status == 404
+        assert (await world.ask("/tools/quota/api/v2/quotas?limit=1")).status == 401
+    lines = [vars(record) for record in caplog.records if record.message == "request"]
+    assert [line["path"] for line in lines[:2]] == ["/openapi.json"] * 2
+    assert (lines[-1]["path"], lines[-1]["route"]) == (QUOTAS, QUOTAS)
+
+
+async def test_a_path_that_is_one_of_its_own_cannot_be_that_below_which_it_is() -> None:
+    async with reviewer() as cluster:
+        caches = Caches(cluster, "seedquota")
+        allocations, decisions = AllocationCache(cluster), SeedDecisions(caches, "seedquota")
+        with pytest.raises(ValueError, match="begin with /api"):
+            App(cluster, caches, allocations, decisions, prefix="/api/quota")

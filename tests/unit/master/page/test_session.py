@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+from random import Random
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
-from master.page.navigation import safe_path
-from master.page.session import COOKIE, PIECE, SECONDS, Sealer, TooLongError, joined, new_key, pieces
+from master.page.cookies import PIECE, Cookies
+from master.page.navigation import prefix_of, safe_path
+from master.page.session import SECONDS, Sealer, TooLongError, new_key
 from master.page.sign_in import expiry_of
 
 
@@ -61,12 +65,14 @@ def test_what_was_sealed_for_something_else_is_no_session() -> None:
 
 def test_a_long_token_takes_two_cookies_and_a_longer_one_is_refused() -> None:
     sealer = Sealer(new_key())
-    random = base64.b64encode(bytes(range(256)) * 12).decode()
+    random = base64.b64encode(Random(1).randbytes(3900)).decode()
     session, sealed = sealer.begin(random)
-    cookies = pieces(sealed)
-    assert max(map(len, cookies.values())) <= PIECE
-    assert sealer.session(joined(cookies)) == session
-    assert list(pieces("")) == [COOKIE, f"{COOKIE}1"]
+    response = web.Response()
+    Cookies().keep_session(response, make_mocked_request("GET", "/"), sealed, 60)
+    cookies = {name: kept.value for name, kept in response.cookies.items()}
+    assert len(cookies) == 2 and max(map(len, cookies.values())) <= PIECE
+    assert sealer.session(Cookies().session_of(cookies)) == session
+    assert Cookies("/quota").session_of(cookies) == ""
     with pytest.raises(TooLongError):
         sealer.begin(secrets.token_urlsafe(8000))
 
@@ -95,3 +101,17 @@ def token(**claims: object) -> str:
 )
 def test_of_a_token_only_its_end_is_read(given: str, ends: float | None) -> None:
     assert expiry_of(given) == ends
+
+
+@pytest.mark.parametrize(
+    ("url", "prefix"),
+    [("", ""), ("https://a.example", ""), ("https://a.example/", ""), ("https://a.example/b-1/c/", "/b-1/c")],
+)
+def test_the_path_of_the_pages_address_is_before_all_paths(url: str, prefix: str) -> None:
+    assert prefix_of(url) == prefix
+
+
+@pytest.mark.parametrize("path", ["/a;b", "/a//b", "/..", "/a/.", "/a%20b", '/a"', "/a\\b"])
+def test_a_path_that_is_no_plain_one_is_not_put_into_cookies_and_headers(path: str) -> None:
+    with pytest.raises(ValueError, match="letters, digits"):
+        prefix_of(f"https://a.example{path}")
