@@ -14,6 +14,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from tests.closed_connections import closed_connections  # noqa: F401 (a fixture of all tests)
 from tests.waiting_tasks import described
 
 # A machine that is busy with other things is no fault of what is tested.
