@@ -26,7 +26,7 @@ from common.kube.client.errors import (
 )
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.kube.controller.leader_election import LEASES, Lease
+from common.kube.controller.leader_election import LEASES, WRITES_ANNOTATION, Lease
 from common.kube.controller.reflector import Reflector, State
 from devcluster.controlplane import ControlPlane
 from tests.unit.fake_api_server import eventually, within
@@ -304,26 +304,28 @@ async def test_a_cluster_restored_from_a_backup_is_seen_as_it_is_now():
 
 
 async def test_a_lease_goes_from_one_to_the_other(cluster, namespace):
-    def candidate(identity):
-        return Lease(cluster, namespace, "leader", identity, duration=6, renew_deadline=4.5, retry=0.1)
+    def candidate(identity, duration):
+        return Lease(
+            cluster, namespace, "leader", identity, duration=duration, renew_deadline=duration * 0.75, retry=0.1
+        )
 
-    one, two = candidate("one"), candidate("two")
+    one, two, three = candidate("one", 60), candidate("two", 6), candidate("three", 6)
     first = await one.acquire()
     assert (first.number, first.created) == (1, True)
     waiting = asyncio.create_task(two.acquire())
-    await asyncio.sleep(7)
-    assert one.held and not waiting.done(), "renewals keep it"
+    await eventually(lambda: int(one.annotations[WRITES_ANNOTATION]) > 10)
+    assert one.held and not waiting.done(), "it is renewed"
     await one.release()
-    second = await asyncio.wait_for(waiting, 20)
+    second = await asyncio.wait_for(waiting, 30)
     assert (second.number, second.previous_holder, second.was_expired) == (2, "", False), "handed over, not waited out"
     two._renewal.cancel()  # as if the process had died
     dead = time.monotonic()
-    third = await asyncio.wait_for(one.acquire(), 30)
+    third = await asyncio.wait_for(three.acquire(), 30)
     assert (third.number, third.previous_holder, third.was_expired) == (3, "two", True)
     assert time.monotonic() - dead >= 3, "nobody takes it before it has expired"
     read = await cluster.get(LEASES, "leader", namespace)
-    assert (read.spec.holder_identity, read.spec.lease_transitions) == ("one", 3)
-    await one.release()
+    assert (read.spec.holder_identity, read.spec.lease_transitions) == ("three", 3)
+    await three.release()
 
 
 async def test_many_objects_are_followed(cluster, namespace, capsys):

@@ -1341,9 +1341,8 @@ async def test_sixty_seeds_are_asked_in_one_run_and_none_that_is_away_hides_anot
     for name in names:
         await world.add_secret(name, secrets_of[name.partition("-")[0]])
         await world.add_seed(name)
-    began = time.monotonic()
-    status, said = await admin.ask("doctor", "-o", "json")
-    took = time.monotonic() - began
+    async with within(45):  # 14 that keep silent for 10 s each are asked at once
+        status, said = await admin.ask("doctor", "-o", "json")
     found = json.loads(said)
     no_leader = [each["seed"] for each in found["items"] if each["reason"] == "NoLeader"]
     assert status == 1 and sorted(no_leader) == sorted(name for name in names if name.startswith("seed-")), said
@@ -1352,7 +1351,6 @@ async def test_sixty_seeds_are_asked_in_one_run_and_none_that_is_away_hides_anot
     }
     assert missing == {name for name in names if not name.startswith(("seed-", "limited-"))}, said
     assert "seed limited-0: user clusters: " in said and "the right to list userclusters" in said
-    assert took < 45, "14 that keep silent for 10 s each are asked at once"
     # A bound for all of them together: who was not reached is named, too.
     status, said = await admin.ask("doctor", "-o", "json", "--timeout", "2s")
     late = ("it took too long to answer", "it could not be asked within 2 s")
