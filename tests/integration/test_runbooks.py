@@ -27,13 +27,20 @@ SAVE, SNAPSHOT, RESTORE, FROM_FILES = (
 )
 
 
-@pytest_asyncio.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    async with Installation(tmp_path, breakable=True, organization="acme", in_flight_window=WINDOW) as installed:
+@pytest_asyncio.fixture(scope="module")
+async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
+    directory = tmp_path_factory.mktemp("runbooks")
+    async with Installation(directory, breakable=True, organization="acme", in_flight_window=WINDOW) as installed:
         site = Site(installed)
-        await site.quota(cpus(4))
         yield site
         await site.close()
+
+
+@pytest_asyncio.fixture
+async def site(installation: Site) -> AsyncIterator[Site]:
+    await installation.quota(cpus(4))
+    yield installation
+    await installation.clean()
 
 
 async def run(script: str, directory: Path, **environment: str) -> None:

@@ -57,12 +57,13 @@ async def empty(server: Prometheus, chart: str) -> dict[str, str]:
 
 
 async def causes(server: Prometheus, chart: str) -> list[str]:
-    """The alerts that fire if what is there stays."""
+    """The alerts that fire if what is there stays. What a busy machine answered late is over after seconds here, not
+    after minutes."""
     rules = yaml.safe_load((CHARTS / chart / "files" / "alerts.yaml").read_text())
     alerts = [rule for group in rules["groups"] for rule in group["rules"]]
     found = []
     for alert in alerts:
-        expression = re.sub(r"INSTALLATION(, )?", "", alert["expr"])
+        expression = re.sub(r"\[\d+m\]", "[20s]", re.sub(r"INSTALLATION(, )?", "", alert["expr"]))
         if (await server.get("query", query=expression))["result"]:
             found.append(alert["alert"])
     assert len(alerts) > 10
@@ -81,9 +82,9 @@ async def test_programs_that_work_cause_no_alert_and_one_that_ends_does(site: Si
             assert await causes(server, chart) == list(alerts)
 
         for chart in (MASTER, SEED):
-            await until(lambda chart=chart: cause(chart), 60)
+            await until(lambda chart=chart: cause(chart), 120)
         await site.kill(site.program("seed-2"))
-        await until(lambda: cause(SEED, "SeedQuotaReplicaNotScraped"), 60)
+        await until(lambda: cause(SEED, "SeedQuotaReplicaNotScraped"), 120)
     finally:
         await asyncio.to_thread(group.close)
 
