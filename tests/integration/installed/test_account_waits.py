@@ -51,7 +51,7 @@ async def test_the_answer_of_the_master_and_lists_that_are_missing_are_named(sit
     await site.start(agent)
     path, text = f"resourcequotas/{QUOTA}", "seed-1 waits for new lists from alpha/user-1"
     await site.comes("master", path, "Enforced", "False", "AccountFenced", text, seconds=60)
-    await waits(site, "Sources")
+    await until(lambda: waits(site, "Sources"), 30)
     await site.start(user_cluster)
     await site.installed.enforced(QUOTA, 60)
     await until(lambda: waits(site, ""), 30)
