@@ -175,10 +175,11 @@ class Accounts:
         return progress is not None and progress.claimed == self.term
 
     def counted(self, account: Account, source: UsageSource, quota: Quota) -> Account:
-        """The account with what the source's watch cache holds now. Raises UncountableError."""
+        """The account with what the source's watch cache holds now. Raises UncountableError where that may not be
+        counted, or not any more: whoever asked before waited for a write since."""
         totals, reservations = source.totals, accounts.of_source(account, source.key)
         doubtful = source_count.doubtful(account, source, self._demands.lists_from(quota.key.uid))
-        if doubtful is None:
+        if doubtful is None or not (self.may_count(quota, source) or self.may_count_partly(quota, source)):
             raise UncountableError
         if totals.unadmitted is not None:
             totals.unadmitted.admitted(reservations)

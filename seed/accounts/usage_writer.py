@@ -169,7 +169,7 @@ class Counting:
             if done is None:
                 opened = None
                 continue
-            if partly:
+            if not self._accounts.may_count(quota, source):  # what lacks a list kept its last count
                 self._due.setdefault(key, time.monotonic() + CHECK_INTERVAL)
             if not done or self._withheld(handle, source):
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)

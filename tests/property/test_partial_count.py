@@ -113,6 +113,7 @@ class World:
             _unsized={},
             term=1,
             account_sources=SimpleNamespace(counted=lambda _key, used: used),
+            may_count=lambda _quota, _source: True,
         )
         kept = {(SOURCE, thing.uid): held for thing in found if (held := thing.reservation) is not None}
         self.account = Account(

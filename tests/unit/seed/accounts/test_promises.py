@@ -210,7 +210,11 @@ class Promises:
         sources = AccountSources(cast(Any, registry), {})
         demands = SimpleNamespace(lists_from=lambda _uid: 0)
         self.leader = SimpleNamespace(
-            _unsized={}, term=self.account.epoch + 1, account_sources=sources, _demands=demands
+            _unsized={},
+            term=self.account.epoch + 1,
+            account_sources=sources,
+            _demands=demands,
+            may_count=lambda _quota, _source: True,
         )
         self.account = accounts.claim_epoch(self.account, self.leader.term)
         self.totals = PromiseTotals(TERMS)

@@ -603,6 +603,27 @@ async def test_a_source_that_joins_a_quota_later_is_counted_from_a_list_that_beg
         assert hand.leader.accounts.may_count(hand.quota, cast(Source, source))
 
 
+async def test_a_count_that_waits_for_a_write_while_newer_lists_are_demanded_is_made_from_those(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with by_hand(monkeypatch) as hand:
+        demands, change = hand.leader.accounts._demands, hand.handle.writer.change
+
+        def meanwhile(decide: Callable[[Account], tuple[Account, object]]) -> asyncio.Future[object]:
+            demands.demand_all(hand.quota, [cast(Source, hand.source)])
+            return change(decide)
+
+        monkeypatch.setattr(hand.handle.writer, "change", meanwhile)
+        hand.leader.there("a")
+        await hand.count()
+        monkeypatch.setattr(hand.handle.writer, "change", change)
+        assert use(hand.world) == 0
+        assert KEY in hand.leader.counting._due, "the newer list may bring no change"
+        hand.source.lists += 1
+        await hand.count()
+        assert use(hand.world) == 8
+
+
 async def test_a_source_that_begins_after_the_claim_needs_no_second_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that takes the place of another, whose list was demanded."""
     async with by_hand(monkeypatch) as hand:
@@ -1041,6 +1062,8 @@ async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(m
         quota = world.quota_cache.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
+        await leader.accounts._tend(quota, handle)
+        leader.source.lists += 1
         leader.there("old")
         kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
         await handle.writer.claim("new-uid", kept)
@@ -1060,6 +1083,8 @@ async def test_what_stands_on_surge_and_loses_its_size_is_counted_nowhere_else(m
         quota = world.quota_cache.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
+        await leader.accounts._tend(quota, handle)
+        leader.source.lists += 1
         leader.there("old")
         kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
         await handle.writer.claim("new-uid", kept)
@@ -1076,6 +1101,8 @@ async def test_an_update_to_what_cannot_be_sized_keeps_its_reservation(monkeypat
         quota = world.quota_cache.quota("project-alpha")
         assert quota is not None
         leader = Leading(world)
+        await leader.accounts._tend(quota, handle)
+        leader.source.lists += 1
         before = machine("a", "8")
         leader.source.totals.apply(Change(None, before))
         kept = Reservation(source=KEY, object="ns/a", amount=nanos("cpu=8"), generation=before.metadata.generation + 1)
