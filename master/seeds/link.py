@@ -13,20 +13,18 @@ import msgspec
 from common.api.copies import original_uid
 from common.api.types import ORGANIZATIONS, AgentStatus, Seed, SeedStatus
 from common.kube.client import kubeconfig
-from common.kube.client.api_client import RequestHook
 from common.kube.client.errors import ApiError, Forbidden, Unauthorized
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
-from common.kube.controller.controller import ReconcileHook
 from common.kube.controller.store import Change, Store
-from common.runtime.burst import BurstDetector
 from common.runtime.unexpected import kept_running, tell
 from common.runtime.waiting import first_of
-from master.cache.informers import Caches, changed_name
+from master.cache.informers import changed_name
 from master.cache.objects import Named, QuotaCopy
 from master.seeds.cluster_record import ClusterRecord
 from master.seeds.identity import Refused
 from master.seeds.kubeconfig_secret import SeedKubeconfig, TokenRenewal, seed_kubeconfig
+from master.seeds.master_side import MasterSide
 from master.seeds.phase import AGENT_SILENT_AFTER, Phase
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import CopySync
@@ -58,17 +56,12 @@ class SeedLink:
     def __init__(
         self,
         seed: Seed,
-        caches: Caches,
-        namespace: str,
+        side: MasterSide,
         *,
-        master: str,
+        others: Callable[[], Iterable[SeedLink]],
         on_copy: OnCopy,
         on_phase: Callable[[str], None],
         on_settled: Callable[[str, str, str], None],
-        others: Callable[[], Iterable[SeedLink]],
-        rush: BurstDetector,
-        on_request: RequestHook | None,
-        on_reconcile: ReconcileHook | None,
     ) -> None:
         self.name = seed.metadata.name
         self.seed = seed
@@ -81,22 +74,17 @@ class SeedLink:
         self.reported_at = 0.0
         self.agent_silent = False
         self.sync: CopySync | None = None
-        self._record = ClusterRecord(caches, lambda: self.seed, others)
+        self._record = ClusterRecord(side.caches, lambda: self.seed, others)
         self._identified = False  # in this session
-        self._caches = caches
-        self._namespace = namespace
-        self._master = master
+        self._side = side
         self._on_copy = on_copy
         self._on_phase = on_phase
         self._on_settled = on_settled
-        self._rush = rush
-        self._on_request = on_request
-        self._on_reconcile = on_reconcile
         self._there: SeedCaches | None = None
         self._sessions = 0
         self._cluster: SeedCluster | None = None
         self._used: SeedKubeconfig | None = None
-        self.renewal = TokenRenewal(caches, namespace, lambda: self.seed)
+        self.renewal = TokenRenewal(side.caches, side.namespace, lambda: self.seed)
         self._changed = asyncio.Event()
         self._probe_now = False  # nobody knows yet what the present token may do
         self._task: asyncio.Task[None] | None = None
@@ -105,8 +93,8 @@ class SeedLink:
             lambda: self.copies,
             lambda: self._cluster if self.connected else None,
             lambda: self.in_cluster,
-            rush,
-            on_reconcile=on_reconcile,
+            side.rush,
+            on_reconcile=side.on_reconcile,
         )
 
     @property
@@ -203,10 +191,10 @@ class SeedLink:
     async def _connection(self, kubeconfig: str) -> SeedCluster:
         """Raises InvalidKubeconfig."""
         if self.in_cluster:
-            access = self._caches.cluster.access
-            return SeedCluster(access, name=self.name, timeout=REQUEST_TIMEOUT, on_request=self._on_request)
+            access = self._side.caches.cluster.access
+            return SeedCluster(access, name=self.name, timeout=REQUEST_TIMEOUT, on_request=self._side.on_request)
         return await SeedCluster.from_kubeconfig(
-            kubeconfig, name=self.name, timeout=REQUEST_TIMEOUT, on_request=self._on_request
+            kubeconfig, name=self.name, timeout=REQUEST_TIMEOUT, on_request=self._side.on_request
         )
 
     async def _while_unchanged(self, cluster: SeedCluster) -> None:
@@ -243,14 +231,14 @@ class SeedLink:
         there = SeedCaches(cluster, self._seen)
         sync = CopySync(
             self.name,
-            self._caches,
+            self._side.caches,
             cluster,
             there,
-            self._rush,
-            master=self._master,
+            self._side.rush,
+            master=self._side.master,
             in_cluster=self.in_cluster,
             on_settled=lambda plural, name: self._on_settled(self.name, plural, name),
-            on_reconcile=self._on_reconcile,
+            on_reconcile=self._side.on_reconcile,
         )
         self._cluster, self._there, self.sync = cluster, there, sync
         self._sessions += 1
@@ -390,10 +378,11 @@ class SeedLink:
         return (self._sessions, unbroken) if unbroken is not None else None
 
     def _where(self) -> str:
-        ref = self.seed.spec.kubeconfig_secret_ref
-        return f"secret {self._namespace}/{ref.name}, key {ref.key}" if ref is not None else "the master's own cluster"
+        ref, namespace = self.seed.spec.kubeconfig_secret_ref, self._side.namespace
+        return f"secret {namespace}/{ref.name}, key {ref.key}" if ref is not None else "the master's own cluster"
 
     def _kubeconfig(self) -> SeedKubeconfig:
         ref = self.seed.spec.kubeconfig_secret_ref
-        secret = self._caches.secrets.store.get(f"{self._namespace}/{ref.name}") if ref is not None else None
-        return seed_kubeconfig(self.seed, secret, self._namespace)
+        namespace, secrets = self._side.namespace, self._side.caches.secrets.store
+        secret = secrets.get(f"{namespace}/{ref.name}") if ref is not None else None
+        return seed_kubeconfig(self.seed, secret, namespace)

@@ -21,6 +21,7 @@ from common.runtime.unexpected import contained
 from master.cache.informers import Caches, changed_name
 from master.cache.objects import QUOTA_ALLOCATIONS
 from master.seeds.link import OnCopy, SeedLink, log
+from master.seeds.master_side import MasterSide
 
 LAST_WRITE = 5.0  # seconds, for a seed that is lost
 
@@ -49,10 +50,7 @@ class Seeds:
         self.on_settled: Callable[[str, str, str], None] = lambda _seed, _plural, _name: None
         self.rush = BurstDetector(lambda: any(link.crowded for link in self.links.values()))
         self._caches = caches
-        self._namespace = namespace
-        self._master = master
-        self._on_request = on_request
-        self._on_reconcile = on_reconcile
+        self._side = MasterSide(caches, namespace, master, self.rush, on_request, on_reconcile)
         self._stopping: set[asyncio.Task[None]] = set()
 
     def present(self) -> Iterable[SeedLink]:
@@ -103,16 +101,11 @@ class Seeds:
         if link is None:
             link = self.links[name] = SeedLink(
                 seed,
-                self._caches,
-                self._namespace,
-                master=self._master,
+                self._side,
+                others=lambda: [other for other in self.links.values() if other.name != name],
                 on_copy=self.on_copy,
                 on_phase=self.on_seed,
                 on_settled=self.on_settled,
-                others=lambda: [other for other in self.links.values() if other.name != name],
-                rush=self.rush,
-                on_request=self._on_request,
-                on_reconcile=self._on_reconcile,
             )
         link.seed = seed
         if link.lost:
