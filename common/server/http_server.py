@@ -17,7 +17,7 @@ import msgspec
 from common.server import tcp_server
 from common.server.connections import UNNAMED, Identify
 from common.server.http_parser import CONTINUE, Head, RefusedError, Request, RequestReader, Response, render, rendered
-from common.server.tcp_server import NEVER, Served, TcpServer
+from common.server.tcp_server import BUSY, NEVER, Served, TcpServer
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +25,6 @@ MAX_PIPELINED = 64 * 1024  # bytes taken from one connection while its request i
 
 Handler = Callable[[Request], Awaitable[Response]]
 _FAILED = Response(500, b"the request failed here\n")
-_SLOW = Response(408, b"the request did not come in time\n")
-_BUSY = Response(503, b"too much is waiting here\n")
 
 
 class HttpServer(TcpServer):
@@ -59,14 +57,11 @@ class _Connection(Served):
         self._loop = asyncio.get_running_loop()
         self._reader = RequestReader(server.max_body, self._check)
         self._task: asyncio.Task[None] | None = None
-        self._reading = False  # a request has begun to come
         self._full = False  # reading is paused
-        self._blocked = False  # the caller does not read
 
     @property
-    def idle(self) -> bool:
-        made = self._transport is not None
-        return made and self._task is None and not self._reading and not self._blocked and not self._ended
+    def answering(self) -> bool:
+        return self._task is not None
 
     def connection_lost(self, error: BaseException | None) -> None:
         super().connection_lost(error)
@@ -79,29 +74,17 @@ class _Connection(Served):
         self._reader.feed(data)
         self._hold(self._held + len(data))
         if self.holds_too_much():
-            self._refuse(_BUSY)
+            self.refuse(BUSY)
         elif self._task is None and not self._blocked:
             self._go_on()
         elif not self._full and self._reader.kept > MAX_PIPELINED:
             self._full = True
             self._made.pause_reading()
 
-    def pause_writing(self) -> None:
-        self._blocked = True
-        self.due = self._loop.time() + tcp_server.WRITE_SECONDS
-
     def resume_writing(self) -> None:
-        self._blocked = False
+        super().resume_writing()
         if self._task is None and not self._ended:
             self._go_on()
-
-    def expire(self) -> None:
-        if self._ended or self._blocked or self._transport is None:
-            self.abort()
-        elif self._reading:
-            self._refuse(_SLOW)
-        else:
-            self._end()
 
     def _check(self, head: Head) -> None:
         """Raises RefusedError."""
@@ -118,7 +101,7 @@ class _Connection(Served):
         try:
             request = self._reader.next()
         except RefusedError as refused:
-            self._refuse(refused.response)
+            self.refuse(refused.response)
             return
         if request is not None:
             self.due = NEVER
@@ -156,7 +139,7 @@ class _Connection(Served):
         elif not self._blocked:
             self._go_on()
 
-    def _refuse(self, response: Response) -> None:
+    def refuse(self, response: Response) -> None:
         """Answer, and read on for a moment without looking: closing on unread bytes would take the answer away."""
         self._made.write(render(response, last=True))
         self._ended = True

@@ -20,7 +20,7 @@ from common.runtime.waiting import within
 from common.server.connections import Connections, party_of
 from common.server.handshakes import Handshakes
 from common.server.held import Held
-from common.server.http_parser import RefusedError
+from common.server.http_parser import RefusedError, Response
 from common.server.listening import accept, listen
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ DRAIN_SECONDS = 2.0  # in which a refused caller may read why, though it goes on
 CLOSE_SECONDS = 5.0
 SWEEP_SECONDS = 1.0
 NEVER = float("inf")
+BUSY = Response(503, b"too much is waiting here\n")
+_SLOW = Response(408, b"the request did not come in time\n")
 
 
 class TcpServer:
@@ -153,7 +155,8 @@ class TcpServer:
 
 
 class Served(asyncio.Protocol):
-    """One connection. `due`: when what is being waited for must have come.
+    """One connection, also where its class has another protocol as a base. `due`: when what is being waited for must
+    have come.
 
     `caller`: who its first request was from; None until that has come, and UNNAMED for somebody without a name. Until
     it has come, `due` stays as it is.
@@ -172,15 +175,23 @@ class Served(asyncio.Protocol):
         self._party = address  # by whom is counted what is held
         self._held = 0
         self._ended = False  # nothing is read or written any more
+        self._reading = False  # a request has begun to come
+        self._blocked = False  # the caller does not read
 
     @property
     @abstractmethod
-    def idle(self) -> bool:
-        """No request is coming or being answered."""
+    def answering(self) -> bool:
+        """A request has come, and not all of its answer is written."""
 
     @abstractmethod
-    def expire(self) -> None:
-        """What was due has not come."""
+    def refuse(self, response: Response) -> None:
+        """The connection ends with this answer."""
+
+    @property
+    def idle(self) -> bool:
+        """No request is coming or being answered."""
+        made = self._transport is not None
+        return made and not (self.answering or self._reading or self._blocked or self._ended)
 
     @property
     def outdated(self) -> bool:
@@ -202,11 +213,31 @@ class Served(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         if self._ended:
             self._transport.abort()
+        super().connection_made(transport)
 
     def connection_lost(self, _error: BaseException | None) -> None:
         self._ended = True
         self._server.forget(self)
         self._hold(0)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._blocked = True
+        self.due = asyncio.get_running_loop().time() + WRITE_SECONDS
+
+    def resume_writing(self) -> None:
+        """Who answers says what is due then."""
+        super().resume_writing()
+        self._blocked = False
+
+    def expire(self) -> None:
+        """What was due has not come."""
+        if self._ended or self._blocked or self._transport is None:
+            self.abort()
+        elif self._reading:
+            self.refuse(_SLOW)
+        else:
+            self._end()
 
     def end_if_idle(self) -> None:
         if self.idle:

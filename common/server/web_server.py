@@ -18,7 +18,7 @@ from yarl import URL
 
 from common.server import tcp_server
 from common.server.http_parser import RefusedError, Response, render
-from common.server.tcp_server import NEVER, Served, TcpServer
+from common.server.tcp_server import BUSY, NEVER, Served, TcpServer
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,6 @@ MAX_HEAD = 16 * 1024
 MAX_FIELDS = 64
 READ_BUFFER = 32 * 1024  # of a body that nobody has read yet, twice as much is taken from a connection
 _GO_ON = b"HTTP/1.1 100 Continue\r\n\r\n"
-_SLOW = Response(408, b"the request did not come in time\n")
-_BUSY = Response(503, b"too much is waiting here\n")
 _LARGE = Response(431, f"the head is larger than {MAX_HEAD} bytes\n".encode())
 
 Refusal = Callable[[int, str], web.Response]
@@ -95,15 +93,12 @@ class _Connection(Served, web.RequestHandler):
         self._serving = server
         self._shown = b""  # the caller's certificate
         self._answering = False
-        self._reading = False  # a request has begun to come
-        self._blocked = False  # the caller does not read
         self._draining = False  # what comes is not looked at
         self._refused = False  # its caller has no place here
 
     @property
-    def idle(self) -> bool:
-        made = self._transport is not None
-        return made and not (self._answering or self._reading or self._blocked or self._ended)
+    def answering(self) -> bool:
+        return self._answering
 
     @property
     def certificate(self) -> bytes:
@@ -119,8 +114,7 @@ class _Connection(Served, web.RequestHandler):
             raise
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        Served.connection_made(self, transport)
-        web.RequestHandler.connection_made(self, transport)
+        super().connection_made(transport)
         if self.tls is not None and self.tls.verify_mode != ssl.CERT_NONE:
             self._shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True) or b""
 
@@ -136,7 +130,7 @@ class _Connection(Served, web.RequestHandler):
             return
         self._hold(self._held + len(data))
         if self.holds_too_much():
-            self._refuse(_BUSY)
+            self.refuse(BUSY)
             return
         if data and not self._answering and not self._reading:
             self._reading = True
@@ -146,25 +140,11 @@ class _Connection(Served, web.RequestHandler):
         if self._messages:  # whoever answers bounds how long that takes
             self._answering, self._reading, self.due = True, False, NEVER
         elif not self._answering and self._held > MAX_HEAD:
-            self._refuse(_LARGE)
-
-    def pause_writing(self) -> None:
-        web.RequestHandler.pause_writing(self)
-        self._blocked = True
-        self.due = self._loop.time() + tcp_server.WRITE_SECONDS
+            self.refuse(_LARGE)
 
     def resume_writing(self) -> None:
-        web.RequestHandler.resume_writing(self)
-        self._blocked = False
+        super().resume_writing()
         self.due = NEVER if self._answering else self._loop.time() + tcp_server.IDLE_SECONDS
-
-    def expire(self) -> None:
-        if self._ended or self._blocked or self._transport is None:
-            self.abort()
-        elif self._reading:
-            self._refuse(_SLOW)
-        else:
-            self._end()
 
     def answered(self, *, whole: bool) -> bool:
         """Whether another request may follow on this connection. `whole`: all of this one has come."""
@@ -187,7 +167,7 @@ class _Connection(Served, web.RequestHandler):
         response.force_close()
         return response
 
-    def _refuse(self, response: Response) -> None:
+    def refuse(self, response: Response) -> None:
         """In the middle of an answer there is nothing to be said."""
         if self._answering or self._blocked:
             self.abort()
