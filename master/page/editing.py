@@ -56,8 +56,8 @@ async def limits(asked: Asked) -> Shown | str:
             preview, _ = _of(LimitPreview, answer)
         except ProblemError as problem:
             problem_text, wanted = _told(problem, wanted, present.quota)
-    values = {"name": name, "present": present.quota, "limits": wanted, "preview": preview}
-    values |= {"version": version, "problem": problem_text}
+    values = {"present": present.quota, "limits": wanted, "preview": preview, "version": version}
+    values |= {"problem": problem_text, "form": f"/quotas/{name}/edit", "back": f"/quotas/{name}", "back_title": name}
     command = f"kubectl seedquota set {present.subject_kind}/{present.subject_name} RESOURCE=LIMIT --dry-run=server"
     return Shown("edit.html", f"Limits of {name}", values, command, f"PUT /api/v2/quotas/{name}", events="")
 
@@ -96,6 +96,7 @@ async def default(asked: Asked) -> Shown | str:
             problem_text, wanted = _told(problem, wanted, before)
     values = {"kind": kind, "present": before, "limits": wanted, "preview": preview, "exists": present is not None}
     values |= {"version": version, "problem": problem_text, "enforcement": enforcement}
+    values |= {"form": f"/settings/{kind}/edit", "back": "/settings", "back_title": "Settings"}
     command, call = f"kubectl seedquota default set {kind} RESOURCE=LIMIT", f"PUT /api/v1/defaults/{kind}"
     return Shown("edit_default.html", f"Default quota of {kind}s", values, command, call, events="")
 

@@ -14,6 +14,7 @@ from tests.bench.contention import contention
 from tests.bench.defaults import defaults
 from tests.bench.hostile import hostile
 from tests.bench.latency import latency
+from tests.bench.page import page
 from tests.bench.pods import pods
 from tests.bench.recall import recall
 from tests.bench.recovery import recovery
@@ -38,6 +39,7 @@ MEASUREMENTS = {
         defaults,
         hostile,
         pods,
+        page,
     )
 }
 
