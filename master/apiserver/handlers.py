@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from urllib.parse import urlencode
@@ -21,6 +21,7 @@ from common.kube.client.errors import (
 from master.apiserver import openapi, page, serializers
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call, RouteResponse
+from master.apiserver.override_types import OverridesUpdate, overrides
 from master.apiserver.problem import FieldError, ProblemError, escape, invalid
 from master.apiserver.route import MAX_LIMIT
 from master.apiserver.serializers import (
@@ -160,22 +161,32 @@ class Handlers:
         body: QuotaUpdate = call.body
         await self._rights.require(call.user, Right(verb="update", resource="resourcequotas", name=name))
         limits = serializers.quantities(body.quota, "/quota")
-        for _ in range(TRIES):
-            quota = await self._get(name)
-            _check(call, [quota])
+
+        async def change(quota: MasterQuota) -> MasterQuota:
             _check_immutable(body, quota)
-            _check_own(quota)
-            changes = serializers.limit_changes(quota, limits)
-            try:
-                written = await self._change(call, quota, changes)
-            except Conflict:
-                continue
-            except NotFound:
-                raise _no_quota(name) from None
-            except Invalid as error:
-                raise refused_limits(error, body.quota) from None
-            return _versioned(self._shown([written]), [written])
-        raise contended()
+            return await self._change(call, quota, serializers.limit_changes(quota, limits))
+
+        try:
+            return await self._written(call, name, change)
+        except Invalid as error:
+            raise refused_limits(error, body.quota) from None
+
+    async def put_overrides(self, call: Call) -> RouteResponse:
+        name = call.parameters["name"]
+        body: OverridesUpdate = call.body
+        await self._rights.require(call.user, Right(verb="update", resource="resourcequotas", name=name))
+        wanted = msgspec.to_builtins(overrides(body.overrides))
+
+        async def change(quota: MasterQuota) -> MasterQuota:
+            call.changes = {"quota": name, "before": quota.spec.get("overrides", []), "overrides": wanted}
+            metadata = {"resourceVersion": quota.metadata.resource_version}
+            patch = {"metadata": metadata, "spec": {"overrides": wanted or None}}
+            return await self._cluster.merge_patch(MASTER_QUOTAS, name, patch)
+
+        try:
+            return await self._written(call, name, change)
+        except Invalid as error:
+            raise _refused(error, "/overrides", {}) from None
 
     async def delete_quota(self, call: Call) -> RouteResponse:
         name = call.parameters["name"]
@@ -195,6 +206,23 @@ class Handlers:
             except NotFound:
                 raise _no_quota(name) from None
             return RouteResponse(None)
+        raise contended()
+
+    async def _written(
+        self, call: Call, name: str, change: Callable[[MasterQuota], Awaitable[MasterQuota]]
+    ) -> RouteResponse:
+        """A quota after a change by whoever has the right. Raises Invalid, too."""
+        for _ in range(TRIES):
+            quota = await self._get(name)
+            _check(call, [quota])
+            _check_own(quota)
+            try:
+                written = await change(quota)
+            except Conflict:
+                continue
+            except NotFound:
+                raise _no_quota(name) from None
+            return _versioned(self._shown([written]), [written])
         raise contended()
 
     def _allocated(self, organization: str) -> dict[str, Use]:

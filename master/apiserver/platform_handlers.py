@@ -3,7 +3,8 @@ writes are compare-and-set on the API server, with the rights that kubectl needs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -11,8 +12,8 @@ from common.api.labels import SETTINGS
 from common.api.types import SEEDS, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, Conflict, Invalid, NotFound
+from master.apiserver import override_types, serializers
 from master.apiserver import platform_types as types
-from master.apiserver import serializers
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.handlers import TRIES, contended, refused_limits
@@ -25,7 +26,14 @@ from master.cache.objects import QUOTA_SETTINGS, Named
 class PlatformHandlers:
     """Each raises ProblemError and ApiError."""
 
-    def __init__(self, cluster: Cluster, caches: Caches, rights: Rights) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        rights: Rights,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._clock = clock
         self._cluster = cluster
         self._caches = caches
         self._rights = rights
@@ -37,7 +45,11 @@ class PlatformHandlers:
         quota = self._caches.quotas.store.get(name)
         if quota is None:
             raise ProblemError(404, f"there is no quota {name}", code="not_found")
-        return RouteResponse(types.preview(quota, serializers.quantities(body.quota, "/quota")))
+        limits = serializers.quantities(body.quota, "/quota")
+        asked = body.overrides
+        raises = override_types.overrides(asked) if isinstance(asked, list) else override_types.not_ended(quota)
+        raises = override_types.to_come(raises, self._clock().timestamp())
+        return RouteResponse(types.preview(quota, limits, raises))
 
     async def get_default(self, call: Call) -> RouteResponse:
         await self._may(call, "get", "quotasettings", SETTINGS)

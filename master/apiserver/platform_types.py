@@ -13,9 +13,11 @@ from common.api.types import DefaultQuota, Seed
 from common.quota import resources
 from common.quota.names import in_order
 from common.quota.resources import ResourceList
+from master.apiserver.override_types import GivenOverrides
 from master.apiserver.serializers import AnswerBody, Body, GivenLimits, ReadOnly
 from master.cache.informers import subject_of
-from master.cache.objects import MasterQuota, Named, spec_quota
+from master.cache.objects import MasterQuota, Named, Override
+from master.grants.overrides import raised, shown_limits
 from master.quotas import limit_changes, placing
 from master.quotas.limit_changes import Changed
 
@@ -37,7 +39,8 @@ class LimitChange(AnswerBody, kw_only=True):
 
 
 class LimitPreview(AnswerBody, kw_only=True):
-    """`exceeded`: more is used than the new limits. Nothing is removed then, and nothing more is admitted."""
+    """Of the limits in force, with what raises them for a time. `exceeded`: more is used than the new limits. Nothing
+    is removed then, and nothing more is admitted."""
 
     quota: str
     changes: list[LimitChange]
@@ -45,9 +48,11 @@ class LimitPreview(AnswerBody, kw_only=True):
 
 
 class LimitsAsked(Body, kw_only=True):
-    """As QuotaUpdate: the limits that a quota would have, all of them."""
+    """As QuotaUpdate: the limits that a quota would have, all of them. `overrides`: as OverridesUpdate; without it,
+    those that there are stay."""
 
     quota: GivenLimits
+    overrides: GivenOverrides | UnsetType = UNSET
 
 
 class OverQuota(AnswerBody, kw_only=True):
@@ -135,9 +140,10 @@ class SeedStateUpdate(Body, kw_only=True):
     state: Literal["Active", "Draining"]
 
 
-def preview(quota: MasterQuota, wanted: Mapping[str, str | int]) -> LimitPreview:
-    """Raises QuantityError."""
-    had, has = resources.parse(spec_quota(quota)), resources.parse(wanted)
+def preview(quota: MasterQuota, wanted: Mapping[str, str | int], raises: Sequence[Override]) -> LimitPreview:
+    """`raises`: the overrides that would be in force. Raises QuantityError."""
+    had = resources.parse(shown_limits(quota))
+    has = resources.parse(raised(dict(wanted), [each.quota for each in raises]))
     used = resources.parse(quota.status.global_usage)
     found = limit_changes.compared(had, has, used, in_order({**had, **has}))
     return LimitPreview(

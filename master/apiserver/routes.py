@@ -7,6 +7,7 @@ from typing import Any
 from master.apiserver import allocation_types as allocations
 from master.apiserver import decisions, previews
 from master.apiserver import serializers as types
+from master.apiserver.override_types import OverridesUpdate
 from master.apiserver.platform_routes import PLATFORM
 from master.apiserver.route import MAX_LIMIT, NAME, Parameter, Route
 
@@ -289,6 +290,20 @@ ROUTES = (
         "Quotas",
         types.Quota,
         body=types.QuotaUpdate,
+        problems=(403, 404, 409),
+        conditional=True,
+        headers=_ETAG,
+    ),
+    Route(
+        "PUT",
+        "/api/v2/quotas/{name}/overrides",
+        "put_overrides",
+        "Raise limits of a quota until a time",
+        "Replaces the overrides; an empty list removes all. Of several, the largest amount of a resource counts. At "
+        "the end of one the former limit is in force: nothing is removed.",
+        "Quotas",
+        types.Quota,
+        body=OverridesUpdate,
         problems=(403, 404, 409),
         conditional=True,
         headers=_ETAG,

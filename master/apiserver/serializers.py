@@ -19,8 +19,8 @@ from common.quota.resources import ResourceList
 from master.apiserver.problem import ProblemError, escape, invalid
 from master.cache.allocations import Use
 from master.cache.informers import subject_of
-from master.cache.objects import MasterQuota, OverrideStatus, spec_quota
-from master.grants.overrides import shown_limits
+from master.cache.objects import MasterQuota, Override, spec_quota
+from master.grants.overrides import shown_limits, shown_overrides
 from master.quotas import staleness
 from master.tenancy import quota_allocations
 
@@ -120,7 +120,8 @@ class QuotaStatus(AnswerBody, kw_only=True):
 
 
 class QuotaOverride(AnswerBody, kw_only=True):
-    """Raises limits until a time. `state`: InForce, EndsSoon (within a day) or Ended."""
+    """Raises limits until a time. `state`: InForce, EndsSoon (within a day), Ended, or Pending: the master that leads
+    has not said yet."""
 
     until: str
     quota: dict[str, str]
@@ -286,7 +287,7 @@ def combined(quotas: Sequence[MasterQuota], silence: str, display_name: str = ""
         made_from=made_from or UNSET,
         is_default=all(quota.metadata.labels.get(DEFAULT_LABEL) == "true" for quota in quotas),
         quota=resources.render(limits_of(quotas, spec_quota)),
-        overrides=[_override(each) for quota in quotas for each in quota.status.overrides],
+        overrides=[_override(*each) for quota in quotas for each in shown_overrides(quota)],
         status=QuotaStatus(
             hard=resources.render(limits_of(quotas)),
             global_usage=resources.render(used_of(quotas)),
@@ -297,9 +298,9 @@ def combined(quotas: Sequence[MasterQuota], silence: str, display_name: str = ""
     )
 
 
-def _override(said: OverrideStatus) -> QuotaOverride:
+def _override(given: Override, state: str) -> QuotaOverride:
     return QuotaOverride(
-        until=said.until, quota=resources.render(resources.parse(said.quota)), reason=said.reason, state=said.state
+        until=given.until, quota=resources.render(resources.parse(given.quota)), reason=given.reason, state=state
     )
 
 

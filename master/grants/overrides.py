@@ -71,6 +71,15 @@ def shown_limits(quota: MasterQuota) -> Quantities:
     return raised(limits, [each.quota for each in quota.status.overrides if each.state != "Ended"])
 
 
+def shown_overrides(quota: MasterQuota) -> list[tuple[Override, str]]:
+    """Those of the spec, with what the master that leads said last of each; Pending: nothing yet.
+
+    Raises msgspec.ValidationError."""
+    said = {_key(each): each.state for each in quota.status.overrides}
+    given = msgspec.convert(quota.spec.get("overrides", []), list[Override])
+    return [(each, said.get(_key(each), "Pending")) for each in given]
+
+
 def raised(limits: Quantities, raises: Sequence[Mapping[str, str | int]]) -> Quantities:
     """As they are written. Raises QuantityError."""
     found = dict(limits)
@@ -88,6 +97,10 @@ def end(until: str) -> float | None:
         return found.timestamp() if found.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None
+
+
+def _key(override: Override) -> tuple[str, str, frozenset[tuple[str, str | int]]]:
+    return override.until, override.reason, frozenset(override.quota.items())
 
 
 def _ends_of(said: Sequence[OverrideStatus], state: str) -> list[float]:

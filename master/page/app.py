@@ -72,6 +72,7 @@ class Page:
         router.add_get(f"{kinds}/{_NAME}/yaml", guarded(partial(self._yaml, pages)))
         for path, form in (
             (f"/quotas/{_NAME}/edit", editing.limits),
+            (f"/quotas/{_NAME}/raise", editing.raises),
             ("/settings/{kind:project|organization}/edit", editing.default),
             (f"/seeds/{_NAME}/edit", editing.seed_state),
         ):

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 from master.apiserver.call import RouteResponse
 from master.apiserver.conditions import Preconditions
+from master.apiserver.override_types import OverrideGiven, OverridesUpdate
 from master.apiserver.platform_types import (
     DefaultLimits,
     DefaultPreview,
@@ -18,7 +19,7 @@ from master.apiserver.platform_types import (
     SeedStateUpdate,
 )
 from master.apiserver.problem import ProblemError
-from master.apiserver.serializers import Quota, QuotaUpdate
+from master.apiserver.serializers import Quota, QuotaOverride, QuotaUpdate
 from master.page.handlers import Asked, Shown
 from master.page.views import edit
 
@@ -32,14 +33,7 @@ async def limits(asked: Asked) -> Shown | str:
     """The form, with what its content would do; after it was saved, where to go. Raises ProblemError and ApiError."""
     name = asked.names["name"]
     parameters = {"name": name}
-    try:
-        present, version = _of(Quota, await asked.ask("get_quota", asked.user, parameters=parameters))
-    except ProblemError as problem:
-        if problem.status != 403:
-            raise
-        raise ProblemError(404, f"there is no quota {name}, or you cannot see it") from None
-    if isinstance(present.made_from, str):
-        raise ProblemError(409, f"quota {name} is made from the {present.made_from}: change that instead")
+    present, version = await _own_quota(asked)
     wanted, problem_text, preview = dict[str, str | int](present.quota), "", None
     if asked.form is not None:
         wanted = edit.wanted(asked.form)
@@ -60,6 +54,42 @@ async def limits(asked: Asked) -> Shown | str:
     values |= {"problem": problem_text, "form": f"/quotas/{name}/edit", "back": f"/quotas/{name}", "back_title": name}
     command = f"kubectl seedquota set {present.subject_kind}/{present.subject_name} RESOURCE=LIMIT --dry-run=server"
     return Shown("edit.html", f"Limits of {name}", values, command, f"PUT /api/v2/quotas/{name}", events="")
+
+
+async def raises(asked: Asked) -> Shown | str:
+    """As `limits`, of what is raised until a time: which overrides stay, and a new one."""
+    name = asked.names["name"]
+    parameters = {"name": name}
+    present, version = await _own_quota(asked)
+    kept, new, problem_text, preview = set(range(len(present.overrides))), edit.new_raise({}), "", None
+    if (form := asked.form) is not None:
+        kept, new = {number for number in kept if f"keep.{number}" in form}, edit.new_raise(form)
+        overrides = [_given(each) for number, each in enumerate(present.overrides) if number in kept]
+        try:
+            if any(new):
+                if not new.amounts:
+                    raise ProblemError(422, "Give an amount of at least one resource.")
+                overrides.append(OverrideGiven(until=new.time, quota=dict(new.amounts), reason=new.reason))
+            if form.get("action") == "save":
+                body = OverridesUpdate(overrides=overrides)
+                await asked.ask(
+                    "put_overrides", asked.user, parameters=parameters, body=body, preconditions=_unchanged(form)
+                )
+                return f"/quotas/{name}"
+            if version != form.get("version"):
+                raise ProblemError(412, _CHANGED)
+            body_asked = LimitsAsked(quota=dict(present.quota), overrides=overrides)
+            answer = await asked.ask("preview_quota", asked.user, parameters=parameters, body=body_asked)
+            preview, _ = _of(LimitPreview, answer)
+        except ProblemError as problem:
+            problem_text, _ = _told(problem, {}, {})
+            if problem.status == 412:
+                kept = set(range(len(present.overrides)))
+    values = {"name": name, "present": present, "kept": kept, "new": new, "preview": preview}
+    values |= {"version": version, "problem": problem_text}
+    command = f"kubectl seedquota set {present.subject_kind}/{present.subject_name} RESOURCE=AMOUNT --until 7d"
+    call = f"PUT /api/v2/quotas/{name}/overrides"
+    return Shown("raise.html", f"Raise limits of {name} for a time", values, command, call, events="")
 
 
 async def default(asked: Asked) -> Shown | str:
@@ -123,6 +153,24 @@ async def seed_state(asked: Asked) -> Shown | str:
     values = {"found": found, "version": version, "problem": problem_text}
     command = f"kubectl seedquota seed drain {name}"
     return Shown("edit_seed.html", f"Drain {name}", values, command, f"PUT /api/v1/seeds/{name}/state", events="")
+
+
+async def _own_quota(asked: Asked) -> tuple[Quota, str]:
+    """And its version. Raises ProblemError, also where the quota follows something else."""
+    name = asked.names["name"]
+    try:
+        found, version = _of(Quota, await asked.ask("get_quota", asked.user, parameters={"name": name}))
+    except ProblemError as problem:
+        if problem.status != 403:
+            raise
+        raise ProblemError(404, f"there is no quota {name}, or you cannot see it") from None
+    if isinstance(found.made_from, str):
+        raise ProblemError(409, f"quota {name} is made from the {found.made_from}: change that instead")
+    return found, version
+
+
+def _given(override: QuotaOverride) -> OverrideGiven:
+    return OverrideGiven(until=override.until, quota=dict(override.quota), reason=override.reason)
 
 
 def _of(kind: type[T], answer: RouteResponse) -> tuple[T, str]:

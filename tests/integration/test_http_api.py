@@ -333,6 +333,7 @@ async def test_each_actor_may_do_what_its_role_says(world: World) -> None:
         ("GET", QUOTAS, None, 200, cluster, 403),
         ("GET", f"{QUOTAS}/project-alpha", None, 200, cluster, 403),
         ("PUT", f"{QUOTAS}/project-alpha", {"quota": {"cpu": "64"}}, 200, cluster, 403),
+        ("PUT", f"{QUOTAS}/project-alpha/overrides", {"overrides": []}, 200, cluster, 403),
         ("POST", QUOTAS, quota, 201, cluster, 403),
         ("DELETE", f"{QUOTAS}/project-solo", None, 204, cluster, 403),
         ("GET", ALLOCATIONS, None, 200, every - {"quota-manager-service"}, 403),
@@ -748,6 +749,36 @@ async def test_two_replicas_write_one_quota_and_nothing_is_lost(world: World) ->
     assert sorted(await asyncio.gather(*map(write, range(6)))) == [200, 412, 412, 412, 412, 412]
 
 
+async def _raises(world: World, who: str) -> Answer:
+    """Of project-alpha, which limits cpu to 500m: the answer to the last write."""
+    path = f"{QUOTAS}/project-alpha/overrides"
+    one = {"until": "2099-12-31T00:00:00Z", "quota": {"cpu": 2}, "reason": "launch"}
+    made = await world.call(who, "PUT", path, {"overrides": [one]})
+    shown = {**one, "quota": {"cpu": "2"}, "state": "Pending"}
+    assert (made.status, made.body["overrides"], made.body["quota"]) == (200, [shown], {"cpu": "500m"})
+    stored = (await world.kube("GET", f"{GROUP}/resourcequotas/project-alpha"))["spec"]
+    assert (stored["overrides"], stored["quota"]) == ([{**one, "quota": {"cpu": "2"}}], {"cpu": "500m"})
+    kept = await world.call(who, "PUT", f"{QUOTAS}/project-alpha", {**made.body, "overrides": []})
+    assert kept.body["overrides"] == [shown], "they have a route of their own"
+    for wrong, pointer in (
+        ({**one, "until": "soon"}, "/overrides/0/until"),
+        ({**one, "quota": {"cpu": "many"}}, "/overrides/0/quota/cpu"),
+        ({**one, "quota": {"cpu": "100m"}}, "/overrides"),
+        ({**one, "quota": {"pods": "1"}}, "/overrides"),
+        ({**one, "quota": {}}, "/overrides/0/quota"),
+    ):
+        answer = await world.call(who, "PUT", path, {"overrides": [wrong]})
+        assert (answer.status, answer.body["errors"][0]["pointer"]) == (422, pointer), answer.body
+    asked = {"quota": {"cpu": "500m"}, "overrides": [one]}
+    preview = await world.call(who, "POST", f"{QUOTAS}/project-alpha/preview", asked)
+    assert [(each["before"], each["after"]) for each in preview.body["changes"]] == [("500m", "2")]
+    gone = await world.call(who, "PUT", path, {"overrides": []}, If_Match=made.headers["ETag"])
+    assert (gone.status, gone.body["overrides"]) == (200, [])
+    stale = await world.call(who, "PUT", path, {"overrides": [shown]}, If_Match=made.headers["ETag"])
+    assert stale.status == 412
+    return gone
+
+
 async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World) -> None:
     who = "platform-administrator"
     for name in ("alpha", "beta", "gamma"):
@@ -797,6 +828,7 @@ async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World)
     ):
         wrong = await world.call(who, "PUT", f"{QUOTAS}/project-alpha", {"quota": limits})
         assert wrong.status == 422 and wrong.body["errors"][0]["pointer"] == pointer, wrong.body
+    changed = await _raises(world, who)
     stale = await world.call(who, "DELETE", f"{QUOTAS}/project-alpha", If_Match=found.headers["ETag"])
     assert stale.status == 412
     gone = await world.call(who, "DELETE", f"{QUOTAS}/project-alpha", If_Match=changed.headers["ETag"])

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 _LIMIT = "limit."  # begins the names of fields that are limits
 _NEW_NAME, _NEW_LIMIT = "new.name", "new.limit"
+
+
+_LOCAL_TIME = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?")
+
+
+class Raise(NamedTuple):
+    """As the form has it."""
+
+    amounts: dict[str, str | int]
+    until: str
+    reason: str
+
+    @property
+    def time(self) -> str:
+        """Browsers send a time without seconds and zone; the form says that it is UTC."""
+        if not _LOCAL_TIME.fullmatch(self.until):
+            return self.until
+        return f"{self.until}Z" if self.until.count(":") == 2 else f"{self.until}:00Z"
+
+
+def new_raise(form: Mapping[str, str]) -> Raise:
+    """All empty: none is asked for."""
+    return Raise(wanted(form), form.get("until", "").strip(), form.get("reason", "").strip())
 
 
 def wanted(form: Mapping[str, str]) -> dict[str, str | int]:

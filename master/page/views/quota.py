@@ -15,6 +15,7 @@ from common.quota import resources
 from common.quota.names import in_order
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota, SeedUsage
+from master.grants.overrides import shown_overrides
 from master.page.views import amounts, bars, conditions
 from master.page.views.amounts import Amount
 from master.page.views.bars import Bar
@@ -40,6 +41,24 @@ class NamespaceLine(NamedTuple):
     used: tuple[tuple[str, Amount], ...]
 
 
+class OverrideLine(NamedTuple):
+    """Raises limits until a time. `state` is in words."""
+
+    until: str
+    amounts: tuple[tuple[str, Amount], ...]
+    reason: str
+    tone: str
+    state: str
+
+
+_STATES: Mapping[str, tuple[str, str]] = {
+    "InForce": ("good", "in force"),
+    "EndsSoon": ("warn", "ends within a day"),
+    "Ended": ("neutral", "ended"),
+    "Pending": ("unknown", "not decided yet"),
+}
+
+
 class QuotaPage(NamedTuple):
     """`limited`: the whole subject, with what narrows it. `raised`: until when limits are raised, and which; empty:
     none is. `changing`: the limits that are set are not those in force yet. `silent`: as in the overview."""
@@ -54,6 +73,7 @@ class QuotaPage(NamedTuple):
     warn_at: int
     bars: Sequence[Bar]
     raised: str
+    overrides: Sequence[OverrideLine]
     changing: bool
     counted: bool
     silent: str
@@ -86,6 +106,10 @@ def page(quota: MasterQuota, seeds: Sequence[Seed], now: datetime, *, made_from:
         warn_at=warn if isinstance(warn, int) else bars.WARN_AT_PERCENT,
         bars=found,
         raised=_raised(quota),
+        overrides=[
+            OverrideLine(each.until, _amounts(each.quota, names), each.reason, *_STATES[state])
+            for each, state in shown_overrides(quota)
+        ],
         changing=bool(status.observed_generation) and status.observed_generation < quota.metadata.generation,
         counted=bool(status.observed_generation),
         silent=silent,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, expect
 
 from devcluster.install import GROUP_PATH
 from devcluster.load import Outcome, Size
@@ -48,6 +48,39 @@ async def test_an_edit_never_overwrites_another_one(place: Place, browser: Brows
         await window.page.get_by_role("button", name="Save").click()
         assert "Somebody else has made a change meanwhile" in await window.text()
         assert (await limits(place))["cpu"] == "12"
+
+
+async def test_a_limit_is_raised_for_a_time_and_the_end_is_shown(place: Place, browser: Browser) -> None:
+    path = f"{GROUP_PATH}/resourcequotas/project-secret"
+    await place.kube("PATCH", path, {"spec": {"quota": {"cpu": "7"}}})
+    async with place.looking(browser, OPERATOR) as window:
+        await window.open("/quotas/project-secret")
+        await window.page.get_by_role("link", name="Raise for a time").click()
+        await window.page.fill("[name='limit.cpu']", "21")
+        await window.page.fill("[name=until]", "2099-12-31T08:30")
+        await window.page.fill("[name=reason]", EVIL)
+        await window.page.get_by_role("button", name="Preview").click()
+        assert "cpu 7 21" in await window.text()
+        await accessible(window)
+        assert "overrides" not in (await place.kube("GET", path))["spec"]
+        await window.page.get_by_role("button", name="Save").click()
+        await window.page.wait_for_url(f"{place.url}/quotas/project-secret")
+        table = window.page.get_by_role("region", name="Raised for a time")
+        await expect(table).to_contain_text("in force", timeout=15_000)
+        await expect(table).to_contain_text("2099-12-31T08:30:00Z")
+        assert EVIL in await table.inner_text() and await window.page.evaluate("window.pwned") is None
+        await accessible(window)
+        (raised,) = (await place.kube("GET", path))["spec"]["overrides"]
+        assert (raised["until"], raised["quota"]) == ("2099-12-31T08:30:00Z", {"cpu": "21"})
+        await window.open("/quotas/project-secret/raise")
+        await window.page.get_by_label("Keep what is raised until").uncheck()
+        await place.kube("PATCH", path, {"spec": {"warnAtPercent": 70}})
+        await window.page.get_by_role("button", name="Save").click()
+        assert "Somebody else has made a change meanwhile" in await window.text()
+        await window.page.get_by_label("Keep what is raised until").uncheck()
+        await window.page.get_by_role("button", name="Save").click()
+        await window.page.wait_for_url(f"{place.url}/quotas/project-secret")
+        assert "overrides" not in (await place.kube("GET", path))["spec"]
 
 
 async def test_a_default_quota_shows_whom_it_touches_before_it_is_set(place: Place, browser: Browser) -> None:

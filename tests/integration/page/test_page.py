@@ -24,6 +24,7 @@ VIEWS = {
     "/seeds/seed-1": "Conditions",
     "/settings": "Default quota of projects",
     "/quotas/project-alpha/edit": "An empty field removes the limit",
+    "/quotas/project-alpha/raise": "in force until the time that you give",
     "/projects/alpha/fits": "Nothing is reserved",
     "/organizations/acme/allocations": "Nothing is allocated",
     "/decisions": "Why was it refused?",

@@ -10,7 +10,7 @@ from common.api.labels import DEFAULT_LABEL
 from common.api.types import DefaultQuota
 from common.kube.client.meta import ObjectMeta
 from master.apiserver import platform_types as types
-from master.cache.objects import MasterQuota, Named
+from master.cache.objects import MasterQuota, Named, Override, OverrideStatus
 from tests.unit.quota_examples import AWAY, CONNECTED, quota, seed
 
 PROJECT = {"kind": "project", "name": "alpha"}
@@ -28,7 +28,7 @@ def following(name: str, subject: str, used: dict[str, Any]) -> MasterQuota:
 
 def test_what_is_used_beyond_a_new_limit_is_told_and_what_is_not_counted_is_no_zero() -> None:
     present = counted("q", "alpha", {"cpu": "64", "memory": "64Gi", "pods": 5}, {"cpu": "60500m", "memory": "1Gi"})
-    found = types.preview(present, {"cpu": "60", "memory": "2Gi", "gpus": 1})
+    found = types.preview(present, {"cpu": "60", "memory": "2Gi", "gpus": 1}, [])
     assert found.exceeded
     assert {each.type: (each.before, each.after, each.used, each.over) for each in found.changes} == {
         "cpu": ("64", "60", "60500m", "500m"),
@@ -36,7 +36,19 @@ def test_what_is_used_beyond_a_new_limit_is_told_and_what_is_not_counted_is_no_z
         "gpus": ("unlimited", "1", "", ""),
         "pods": ("5", "unlimited", "", ""),
     }
-    assert not types.preview(present, {"cpu": "61"}).exceeded
+    assert not types.preview(present, {"cpu": "61"}, []).exceeded
+
+
+def test_a_preview_is_of_the_limits_in_force_with_what_is_raised_for_a_time() -> None:
+    raises = [Override(until="2026-12-31T00:00:00Z", quota={"cpu": "16", "memory": "1Gi"})]
+    present = counted(
+        "q", "alpha", {"cpu": "8"}, {"cpu": "12"}, overrides=[OverrideStatus(until="t", quota={"cpu": 16})]
+    )
+    present = msgspec.structs.replace(present, spec={**present.spec, "overrides": []})
+    found = types.preview(present, {"cpu": "9"}, raises)
+    assert [(each.type, each.before, each.after, each.over) for each in found.changes] == [("cpu", "16", "16", "")]
+    ended = types.preview(present, {"cpu": "8"}, [])
+    assert [(each.before, each.after, each.over) for each in ended.changes] == [("16", "8", "4")]
 
 
 def test_whom_a_default_touches_is_who_follows_it_and_who_has_no_quota() -> None:

@@ -9,7 +9,7 @@ import pytest
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
 from master.cache.objects import MasterQuota, OverrideStatus, QuotaStatus
-from master.grants.overrides import SOON, end, in_force
+from master.grants.overrides import SOON, end, in_force, shown_overrides
 from master.quotas.override_conditions import first_end, new_events, overridden
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC).timestamp()
@@ -33,6 +33,19 @@ def quota(*overrides: dict[str, object], before: tuple[OverrideStatus, ...] = ()
 
 def limits(found: MasterQuota, now: float, *before: OverrideStatus) -> object:
     return in_force(found, before, now).spec["quota"]
+
+
+def test_of_what_the_master_has_not_decided_yet_nothing_is_said_but_that() -> None:
+    said = OverrideStatus(until=until(HOUR), quota={"cpu": "128"}, state="EndsSoon")
+    found = quota(
+        override(HOUR, cpu="128"), override(HOUR, cpu="256"), override(HOUR, "launch", cpu="128"), before=(said,)
+    )
+    assert [(each.quota["cpu"], each.reason, state) for each, state in shown_overrides(found)] == [
+        ("128", "", "EndsSoon"),
+        ("256", "", "Pending"),
+        ("128", "launch", "Pending"),
+    ]
+    assert shown_overrides(quota(before=(said,))) == [], "what was removed is gone at once"
 
 
 def test_without_overrides_the_spec_is_what_it_is() -> None:
