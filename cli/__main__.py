@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn, Protocol
 
-from cli import apply, completion, denials, describe, explain, start_check, top, uninstall, where
+from cli import apply, completion, denials, describe, explain, list_consumers, start_check, top, uninstall, where
 from cli.doctor import command as doctor
 from cli.fitting import command as fits
 from cli.history import command as history
@@ -36,6 +36,7 @@ class _Command(Protocol):
 COMMANDS: dict[str, _Command] = {
     "top": top,
     "describe": describe,
+    "consumers": list_consumers,
     "fits": fits,
     "where": where,
     "denials": denials,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -20,13 +20,15 @@ from master.quotas import staleness
 
 
 class Consumer(msgspec.Struct, frozen=True, rename="camel"):
-    """`kind` is cluster or namespace. Of a namespace, `as_of` and `seed` are empty."""
+    """`kind` is cluster, namespace or project. Of a namespace, `as_of` is empty; so is `seed` of one that the quota's
+    status names."""
 
     kind: str
     name: str
     used: dict[str, str]
     as_of: str = ""
     seed: str = ""
+    project: str = ""
 
 
 async def projects_of(master: Cluster, quota: MasterQuota) -> set[str]:
@@ -39,28 +41,54 @@ async def projects_of(master: Cluster, quota: MasterQuota) -> set[str]:
     return {each.metadata.name for each in await reading.every(master, PROJECTS) if each.spec.organization == name}
 
 
-def consumers(quota: MasterQuota, clusters: Mapping[str, Sequence[UserCluster]]) -> list[Consumer]:
-    """Of each kind the largest first. `clusters`: by seed. Raises QuantityError."""
+def consumers(
+    quota: MasterQuota, clusters: Mapping[str, Sequence[UserCluster]], namespaces: Sequence[Consumer] | None = None
+) -> list[Consumer]:
+    """Of each kind the largest first. `clusters`: by seed. `namespaces`: all of them; None: those that the quota's
+    status names. Raises QuantityError."""
     limits = resources.parse(quota.status.hard or spec_quota(quota))
 
-    def shown(
-        kind: str, name: str, used: Mapping[str, str | int], as_of: str = "", seed: str = ""
-    ) -> tuple[float, Consumer]:
-        amounts = resources.only(resources.parse(used), in_order(limits))
-        return _share(amounts, limits), Consumer(kind, name, resources.render(amounts), as_of, seed)
+    def limited(used: Mapping[str, str | int]) -> dict[str, str]:
+        return resources.render(resources.only(resources.parse(used), in_order(limits)))
 
-    by_kind = [
-        [
-            shown("cluster", each.metadata.key, each.status.resource_usage, each.status.last_count_time, seed)
-            for seed, there in clusters.items()
-            for each in there
-        ],
-        [shown("namespace", f"{each.cluster}/{each.namespace}", each.used) for each in quota.status.namespaces],
+    of_clusters = [
+        Consumer(
+            "cluster",
+            each.metadata.key,
+            limited(each.status.resource_usage),
+            each.status.last_count_time,
+            seed,
+            each.spec.project,
+        )
+        for seed, there in clusters.items()
+        for each in there
     ]
+    if namespaces is None:
+        namespaces = [
+            Consumer("namespace", f"{each.cluster}/{each.namespace}", limited(each.used))
+            for each in quota.status.namespaces
+        ]
+    return [*ordered(of_clusters, limits), *ordered(namespaces, limits)]
+
+
+def by_project(found: Sequence[Consumer], limits: ResourceList) -> list[Consumer]:
+    """The sums of each project; what is of none is summed, too. Raises QuantityError."""
+    sums: dict[str, ResourceList] = {}
+    for each in found:
+        sums[each.project] = resources.add(sums.get(each.project, {}), resources.parse(each.used))
+    shown = (
+        Consumer("project", name or "-", resources.render(resources.only(used, in_order(limits))), project=name)
+        for name, used in sums.items()
+    )
+    return ordered(shown, limits)
+
+
+def ordered(found: Iterable[Consumer], limits: ResourceList) -> list[Consumer]:
+    """The largest first, without those that use nothing. Raises QuantityError."""
+    shares = ((_share(resources.parse(each.used), limits), each) for each in found)
     return [
         one
-        for found in by_kind
-        for _, one in sorted(found, key=lambda each: (-each[0], each[1].name))
+        for _, one in sorted(shares, key=lambda each: (-each[0], each[1].name, each[1].seed))
         if any(amount != "0" for amount in one.used.values())
     ]
 
@@ -71,7 +99,8 @@ def _share(used: ResourceList, limits: ResourceList) -> float:
 
 
 def table(found: Sequence[Consumer], now: datetime, most: int | None, wide: str) -> list[str]:
-    """`wide`: what shows the columns for which there is no room. The seed has a column where there are several."""
+    """`wide`: what shows the columns for which there is no room. Seed and project have a column where there are
+    several."""
     names = in_order({name: None for each in found for name in each.used})
     columns = [
         Column("CONSUMER", [f"{each.kind}/{each.name}" for each in found]),
@@ -80,6 +109,8 @@ def table(found: Sequence[Consumer], now: datetime, most: int | None, wide: str)
             for number, name in enumerate(names, 1)
         ),
     ]
+    if len({each.project for each in found if each.kind != "project"}) > 1:
+        columns.append(Column("PROJECT", [each.project or "-" for each in found]))
     if len({each.seed for each in found if each.seed}) > 1:
         columns.append(Column("SEED", [each.seed for each in found]))
     if any(each.kind == "cluster" for each in found):

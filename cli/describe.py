@@ -286,8 +286,9 @@ def _consumers(quota: MasterQuota, known: LargestAndLast, now: datetime, most: i
         return [terminal.wrapped(f"{head}: none", most, "  ")]
     lines = consumers.table(known.consumers, now, most, command)
     if known.more_consumers:
-        listed = known.more_consumers > quota.status.namespaces_omitted  # what the status omits, no command shows
-        lines.append(f"and {known.more_consumers} more{f'; see {command}' if listed else ''}")
+        if known.more_consumers == quota.status.namespaces_omitted:
+            command = f"seedquota consumers {quota.metadata.name} --all"
+        lines.append(f"and {known.more_consumers} more; see {command}")
     return ["\n".join([terminal.wrapped(f"{head}:", most, "  "), *lines])]
 
 

@@ -68,7 +68,7 @@ async def ask(
 ) -> Told:
     """`named`: the seeds that the user wants to be asked. `namespace`: of their Secrets. Raises Failed."""
     told = Told()
-    here = [each for each in seeds if each.spec.in_cluster and each not in named] if _counts_clusters(quota) else []
+    here = [each for each in seeds if each.spec.in_cluster and each not in named] if counts_clusters(quota) else []
     try:
         projects = await consumers.projects_of(master, quota) if named or here else set()
     except Failed as error:
@@ -103,7 +103,7 @@ def of_events(events: Sequence[Event], quota: MasterQuota, seed: str, now: datet
     return [msgspec.structs.replace(each, seed=seed) for each in denials.of_quota(events, quota.metadata, now)]
 
 
-def _counts_clusters(quota: MasterQuota) -> bool:
+def counts_clusters(quota: MasterQuota) -> bool:
     return figures.subject_of(quota).partition("/")[0] in quotas.SUBJECTS
 
 
@@ -111,7 +111,7 @@ def known(quota: MasterQuota, told: Told, most: int | None = SHOWN) -> LargestAn
     """`most` of each; None: all. Raises QuantityError."""
     users = consumers.consumers(quota, told.clusters)
     refused = denials.ordered(each for found in told.refused.values() for each in found)
-    of_clusters = _counts_clusters(quota)
+    of_clusters = counts_clusters(quota)
     not_known = [*told.failed, *told.not_read]
     if of_clusters:
         not_known += [*_not_asked(quota, told), *_not_counted(quota, told.clusters)]

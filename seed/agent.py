@@ -7,6 +7,7 @@ import logging
 
 from prometheus_client import REGISTRY
 
+from common.api import namespaces_page
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.runtime import metrics
@@ -19,12 +20,13 @@ from common.server.page_access import PageReaders
 from common.server.program import Program
 from seed import collectors
 from seed import metrics as observed
-from seed.admission.decision_log import PATH
+from seed.admission import decision_log
 from seed.build import Agent, build, lease_of
 from seed.cache.watches import Watches
 from seed.controllers.leader import Leader
 from seed.instance_types.prefetch import Prefetch
 from seed.options import SeedOptions
+from seed.usage.namespace_pages import NamespacePages
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,11 @@ def measure(agent: Agent) -> None:
     REGISTRY.register(collectors.NamespacesCollector(agent.replica.caches.quotas, lambda: agent.leader.sources))
     REGISTRY.register(collectors.FlavoursCollector(agent.flavours))
     observed.watch_waiting(lambda: agent.refusals.waiting)
+
+
+def pages_of(agent: Agent) -> NamespacePages:
+    caches, leader = agent.replica.caches, agent.leader
+    return NamespacePages(caches.quotas, caches.clusters, leader.source, lambda: leader.leads)
 
 
 def add_checks(health: Health, agent: Agent) -> None:
@@ -90,7 +97,8 @@ async def serve(running: Program, options: SeedOptions) -> None:
     of_lease = await renewing.run(connect(options, options.seed_name))
     agent = build(options, cluster, lease_of(options, of_lease, renewing), lambda: running.health.stopping)
     measure(agent)
-    running.health.pages[PATH] = agent.decisions.page
+    running.health.pages[decision_log.PATH] = agent.decisions.page
+    running.health.pages[namespaces_page.PATH] = pages_of(agent).page
     running.health.may_read = PageReaders(cluster).may_read
     add_checks(running.health, agent)
     followers = follow(agent)

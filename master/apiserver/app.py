@@ -33,6 +33,7 @@ from master.apiserver.conditions import COMPRESSED, Preconditions, tag_of
 from master.apiserver.encoding import LARGE, compressed, takes_gzip
 from master.apiserver.events import Events
 from master.apiserver.handlers import Handlers
+from master.apiserver.namespace_handlers import NamespaceHandlers
 from master.apiserver.platform_handlers import PlatformHandlers
 from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.problem import MEDIA_TYPE, ProblemError
@@ -43,7 +44,7 @@ from master.apiserver.routes import ROUTES
 from master.apiserver.served import Served
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
-from master.seeds.decisions import SeedDecisions
+from master.seeds.agent_pages import AgentPages
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class App:
         cluster: Cluster,
         caches: Caches,
         allocations: AllocationCache,
-        on_seeds: SeedDecisions,
+        agents: AgentPages,
         mount: Mount = lambda _app: None,
         prefix: str = "",
     ) -> None:
@@ -88,7 +89,8 @@ class App:
         self._handlers = handlers(
             Handlers(cluster, caches, allocations, self.rights, prefix),
             AllocationHandlers(cluster, caches, allocations, self.rights),
-            PreviewHandlers(caches, self.rights, on_seeds),
+            PreviewHandlers(caches, self.rights, agents),
+            NamespaceHandlers(caches, self.rights, agents),
             PlatformHandlers(cluster, caches, self.rights),
         )
         self._limits = Limits()

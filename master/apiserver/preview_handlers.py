@@ -14,7 +14,7 @@ from master.apiserver.previews import Calculation, FitsRequest, PreviewInput, Wh
 from master.apiserver.problem import ProblemError
 from master.apiserver.visibility import Visibility
 from master.cache.informers import Caches, subject_of
-from master.seeds.decisions import MAX_SEEDS, SeedDecisions
+from master.seeds.agent_pages import MAX_SEEDS, AgentPages
 
 _EVERYTHING = Right(verb="list", resource="resourcequotas")
 
@@ -26,12 +26,12 @@ class PreviewHandlers:
         self,
         caches: Caches,
         rights: Rights,
-        on_seeds: SeedDecisions,
+        agents: AgentPages,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._caches = caches
         self._rights = rights
-        self._on_seeds = on_seeds
+        self._agents = agents
         self._visibility = Visibility(caches, rights)
         self._clock = clock
 
@@ -57,7 +57,7 @@ class PreviewHandlers:
             why = f"there are {len(seeds)} seeds: name one, with ?seed=NAME"
             return RouteResponse(decisions.answer(decision, not_asked=why))
         everything = await self._rights.has(call.user, _EVERYTHING)
-        found = await self._on_seeds.find(decision, seeds, call.user.username)
+        found = await self._agents.find([(seed, f"decisions/{decision}") for seed in seeds], call.user.username)
         shown: list[tuple[str, DecisionRecord]] = []
         for seed, content in found.answers:
             record = decisions.read(decision, content)

@@ -16,7 +16,7 @@ from master.apiserver.auth import MAX_ASKED
 from master.apiserver.client_certificates import ClientAuthority
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
-from master.seeds.decisions import SeedDecisions
+from master.seeds.agent_pages import AgentPages
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,8 @@ class ApiServer:
         )
         self._address = address
         self._allocations = AllocationCache(cluster)
-        on_seeds = SeedDecisions(caches, namespace, runtime_metrics.kubernetes_request)
-        self.app = app = App(self._cluster, caches, self._allocations, on_seeds, mount, prefix)
+        agents = AgentPages(caches, namespace, runtime_metrics.kubernetes_request)
+        self.app = app = App(self._cluster, caches, self._allocations, agents, mount, prefix)
         self.certificates = Certificates(self._cluster, namespace, names, secret=SECRET_NAME)
         self._client_authority = ClientAuthority(self._cluster, self._trust_callers)
         self.server = WebServer(app.application, refusal, stopping, prefix=prefix)

@@ -14,6 +14,7 @@ from common.runtime.waiting import first_of
 from seed import metrics
 from seed.controllers.term import ENDS, Leadership
 from seed.kinds.kind import Replica
+from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,9 @@ class Leader:
     def sources(self) -> list[UsageSource]:
         """What is counted, while this replica leads."""
         return list(self._leadership.sources.values()) if self._leadership is not None else []
+
+    def source(self, key: SourceKey) -> UsageSource | None:
+        return self._leadership.sources.get(key) if self._leadership is not None else None
 
     @property
     def account_waits(self) -> Mapping[WaitReason, float]:

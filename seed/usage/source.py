@@ -95,6 +95,9 @@ class InNamespaces(Protocol):
         """The names of resources that the totals do not tell by lists that began after that moment. None: they tell of
         no resource."""
 
+    def labels(self, namespace: str) -> Mapping[str, str]:
+        """Of a namespace that it counts. Empty for one that is gone."""
+
     @property
     def not_served(self) -> frozenset[str]:
         """The names of resources whose kinds the cluster does not serve, and has nothing of."""

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import aiohttp
 import msgspec
+from master.seeds.decisions import SeedDecisions
 
 from common.server import program
 from common.server.web_server import WebServer
@@ -24,7 +25,6 @@ from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 from master.cache.objects import MasterQuota
 from master.page.app import Page
-from master.seeds.decisions import SeedDecisions
 from tests.unit.master.apiserver.test_auth import reviewer
 from tests.unit.master.page.builders import HEALTHY, quota, seed
 

@@ -22,11 +22,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from cli.__main__ import run as seedquota
 from common.kube.client.api_client import Cluster
 from common.quota.quantity import UNIT
 from common.runtime.flags import Address
 from common.server import tcp_server
-from common.server.health import Health
+from common.server.health import Health, Page
 from common.server.page_access import PageReaders
 from devcluster import manifests
 from devcluster.controlplane import ApiServer as KubeApiServer
@@ -42,6 +43,8 @@ from master.cache.informers import Caches
 from tests.integration import quota_rfc
 from tests.integration.allocation_webhook import PATH, AllocationWebhook, serving
 from tests.integration.installed.site import until
+from tests.unit.seed.usage.test_namespace_pages import CLUSTERS, leading, source
+from tests.unit.seed_world import nanos
 
 pytestmark = pytest.mark.integration
 
@@ -134,10 +137,10 @@ class World:
         await until(gone, 30)
 
     async def quota(self, name: str, kind: str, subject: str, limits: Json, used: Json = None) -> None:
-        """As kubectl and a master that leads would make it; returns when both replicas know it."""
-        await manifests.apply(
-            self.server, [named("ResourceQuota", name, subject={"kind": kind, "name": subject}, quota=limits)]
-        )
+        """As kubectl and a master that leads would make it; returns when both replicas know it. `subject`: its name, of
+        namespaces the value of their label owner."""
+        of = {"selector": {"matchLabels": {"owner": subject}}} if kind == "namespaces" else {"name": subject}
+        await manifests.apply(self.server, [named("ResourceQuota", name, subject={"kind": kind, **of}, quota=limits)])
         path = f"{GROUP}/resourcequotas/{name}/status"
         status = {"observedGeneration": 1, "hard": limits, "globalUsage": used or {}}
         await self.kube("PATCH", path, {"status": status})
@@ -1014,7 +1017,7 @@ async def test_where_a_decision_is_that_no_seed_could_be_asked_for_is_said(world
         said = {"decision": "01JD3Y6K", "keptOn": "seed", "command": command}
         assert (answer.status, answer.body) == (200, {**said, "notAsked": "1 of 1 seeds could not be asked"})
         admin = await world.call("platform-administrator", "GET", DECISION)
-        assert admin.body["notAsked"] == "eu-1: the master may not read decisions there"
+        assert admin.body["notAsked"] == "eu-1: the master may not ask the agents there"
         assert (await world.call("reader", "GET", f"{DECISION}?seed=none")).status == 404
         for other in ("01JD3Y6", "01JD3Y6K9", "01JD-Y6K"):
             found = await world.call("reader", "GET", f"/api/v1/decisions/{other}")
@@ -1033,8 +1036,77 @@ async def test_a_decision_is_read_from_the_agents_by_who_may_see_its_quotas(worl
         **{"decision": "01JD3Y6K", "time": "2026-11-20T10:00:03.000Z", "result": "refused", "durationMs": 1.0},
         **{"operation": "CREATE", "user": "bob", "object": "kube-system/m", "project": "alpha", "quotas": quotas},
     }
+    async with agent(world, "decisions", lambda rest, _: json.dumps(record).encode() if rest == "01JD3Y6K" else None):
+        for actor in ("platform-administrator", "reader", OF_BETA):
+            answer = await world.call(actor, "GET", DECISION, replica=1)
+            assert (answer.status, answer.body["seed"], answer.body["notAsked"]) == (200, "eu-1", ""), answer
+            found = answer.body["record"]
+            names = [each["name"] for each in found["quotas"]]
+            assert names == (["org-acme"] if actor == OF_BETA else ["project-alpha", "org-acme"])
+            assert found.get("user", "") == ("bob" if actor == "platform-administrator" else "")
+            assert found.get("object", "") == ("" if actor == OF_BETA else "kube-system/m")
+        for actor in (NOBODY, OF_ANOTHER):
+            hidden = await world.call(actor, "GET", DECISION)
+            missing = await world.call(actor, "GET", DECISION.replace("K", "L"))
+            assert (hidden.status, missing.status) == (404, 404)
+
+
+async def test_each_of_a_hundred_namespaces_is_listed_over_http_and_by_the_command(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A status has the 32 largest. Read from the agent's page through the proxy of a real API server."""
+    await world.quota("ann", "namespaces", "ann", {"pods": "1000"}, {"pods": 100})
+    uid = (await world.kube("GET", f"{GROUP}/resourcequotas/ann"))["metadata"]["uid"]
+    used = {f"n{number:02}": nanos("pods=1") for number in range(50)}
+    path = f"{QUOTAS}/ann/namespaces?limit=30"
+    async with leading({cluster: source(cluster, used) for cluster in CLUSTERS}) as leader:
+
+        def page(rest: str, query: Mapping[str, str]) -> bytes | None:
+            found = leader.pages.page(rest, query)
+            return found.replace(leader.uid.encode(), uid.encode()) if found is not None else None
+
+        async with agent(world, "namespaces", page):
+            listed, pages, link = [], 0, path
+            while link:
+                answer = await world.call("platform-administrator", "GET", link, replica=pages % 2)
+                assert (answer.status, answer.body["notAsked"], answer.body["notCurrent"]) == (200, [], []), answer
+                listed += [(each["seed"], each["cluster"], each["namespace"]) for each in answer.body["items"]]
+                assert all(each["used"] == {"pods": "1"} for each in answer.body["items"])
+                link, pages = answer.headers.get("Link", "").partition(">")[0].removeprefix("<"), pages + 1
+            assert pages == 4
+            assert listed == [("eu-1", cluster, name) for cluster in CLUSTERS for name in sorted(used)]
+            for wrong in ("limit=0", "limit=501", "continue=eu-1,,", "continue=../x"):
+                refused = await world.call("platform-administrator", "GET", f"{QUOTAS}/ann/namespaces?{wrong}")
+                assert refused.status == 400, wrong
+            assert (await world.call("platform-administrator", "GET", f"{QUOTAS}/none/namespaces")).status == 404
+            for actor in ("reader", NOBODY):
+                assert (await world.call(actor, "GET", path)).status == 403
+
+            file = tmp_path / "master.kubeconfig"
+            file.write_text(world.server.kubeconfig())
+            every = ["consumers", "ann", "--all", "-n", NAMESPACE, "--kubeconfig", str(file), "-o", "json"]
+            assert await asyncio.to_thread(seedquota, every) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert found["notKnown"] == []
+            names = {each["name"] for each in found["items"]}
+            assert names == {f"{cluster}/{name}" for cluster in CLUSTERS for name in used}
+            assert await asyncio.to_thread(seedquota, [*every, "--by", "project"]) == 0
+            sums = {each["project"]: each["used"] for each in json.loads(capsys.readouterr().out)["items"]}
+            assert sums == {"alpha": {"pods": "50"}, "beta": {"pods": "50"}}
+
+            leader.leads = False
+            answer = await world.call("platform-administrator", "GET", path)
+            why = "no agent there that leads knows the quota"
+            assert (answer.body["items"], answer.body["notAsked"]) == ([], [{"seed": "eu-1", "why": why}])
+            assert await asyncio.to_thread(seedquota, every) == 3
+            assert json.loads(capsys.readouterr().out)["notKnown"] == [f"namespaces on eu-1: {why}"]
+
+
+@asynccontextmanager
+async def agent(world: World, name: str, page: Page) -> AsyncIterator[None]:
+    """Of a Seed eu-1: a page of an agent, with the rights of charts/rbac/explain.yaml and master-decisions.yaml."""
     health = Health()
-    health.pages["decisions"] = lambda rest, _query: json.dumps(record).encode() if rest == "01JD3Y6K" else None
+    health.pages[name] = page
     of_agent = await Cluster.from_kubeconfig(world.server.kubeconfig(), name="seed")
     health.may_read = PageReaders(of_agent).may_read
     roles = (CHARTS / "rbac" / file for file in ("explain.yaml", "master-decisions.yaml"))
@@ -1043,18 +1115,7 @@ async def test_a_decision_is_read_from_the_agents_by_who_may_see_its_quotas(worl
     try:
         async with health.serve(Address(own_address(), 0)):
             await agent_pod(world, health.port)
-            for actor in ("platform-administrator", "reader", OF_BETA):
-                answer = await world.call(actor, "GET", DECISION, replica=1)
-                assert (answer.status, answer.body["seed"], answer.body["notAsked"]) == (200, "eu-1", ""), answer
-                found = answer.body["record"]
-                names = [each["name"] for each in found["quotas"]]
-                assert names == (["org-acme"] if actor == OF_BETA else ["project-alpha", "org-acme"])
-                assert found.get("user", "") == ("bob" if actor == "platform-administrator" else "")
-                assert found.get("object", "") == ("" if actor == OF_BETA else "kube-system/m")
-            for actor in (NOBODY, OF_ANOTHER):
-                hidden = await world.call(actor, "GET", DECISION)
-                missing = await world.call(actor, "GET", DECISION.replace("K", "L"))
-                assert (hidden.status, missing.status) == (404, 404)
+            yield
     finally:
         await world.kube("DELETE", f"{GROUP}/seeds/eu-1")
         await world.kube("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/agent?gracePeriodSeconds=0")

@@ -601,7 +601,7 @@ async def cluster_api(site: Site) -> None:
 
 async def decisions(site: Site) -> None:
     """As a request of somebody else looks."""
-    url = f"{site.program(SEED).health}/decisions/ABCDEFGH"
+    urls = [f"{site.program(SEED).health}/{page}" for page in ("decisions/ABCDEFGH", "namespaces/none")]
     headers = {"X-Forwarded-For": "192.0.2.1"}
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/seedquota-explain/token"
     await apply(site.server(SEED), load(CHARTS / "rbac" / "explain.yaml"))
@@ -614,8 +614,9 @@ async def decisions(site: Site) -> None:
             }
             token = (await site.call(SEED, "POST", path, request)).body["status"]["token"]
             headers["Authorization"] = f"Bearer {token}"
-        async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
-            assert answer.status == status, (audience, await answer.text())
+        for url in urls:
+            async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
+                assert answer.status == status, (audience, url, await answer.text())
 
 
 async def command(site: Site, *arguments: str) -> None:

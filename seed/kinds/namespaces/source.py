@@ -80,6 +80,10 @@ class NamespacedSource:
     def in_namespaces(self) -> NamespacedSource:
         return self
 
+    def labels(self, namespace: str) -> Mapping[str, str]:
+        found = self._counted.objects.namespaces.store.get(namespace) if self._counted is not None else None
+        return found.metadata.labels if found is not None else {}
+
     @property
     def lacking(self) -> dict[str, list[str]]:
         """By namespace, what of the quota's promises no core ResourceQuota has."""

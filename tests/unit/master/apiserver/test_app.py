@@ -20,7 +20,7 @@ from master.apiserver.app import API, App, refusal
 from master.apiserver.client_certificates import user_of
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
-from master.seeds.decisions import SeedDecisions
+from master.seeds.agent_pages import AgentPages
 from tests.client_certificates import Authority
 from tests.unit.fake_api_server import eventually
 from tests.unit.master.apiserver.test_auth import Reviewer, reviewer
@@ -61,7 +61,7 @@ async def serving(mount: api.Mount = lambda _app: None, prefix: str = "") -> Asy
     plain = aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=("Accept-Encoding", "Content-Type"))
     async with reviewer() as cluster, plain as session:
         caches = Caches(cluster, "seedquota")
-        app = App(cluster, caches, AllocationCache(cluster), SeedDecisions(caches, "seedquota"), mount, prefix)
+        app = App(cluster, caches, AllocationCache(cluster), AgentPages(caches, "seedquota"), mount, prefix)
         server = WebServer(app.application, refusal, prefix=prefix)
         await server.start("127.0.0.1", 0, None)
         yield World(app, cluster, server, session)
@@ -295,6 +295,6 @@ async def test_below_a_path_each_route_is_where_it_was_and_logs_and_metrics_have
 async def test_a_path_that_is_one_of_its_own_cannot_be_that_below_which_it_is() -> None:
     async with reviewer() as cluster:
         caches = Caches(cluster, "seedquota")
-        allocations, decisions = AllocationCache(cluster), SeedDecisions(caches, "seedquota")
+        allocations, decisions = AllocationCache(cluster), AgentPages(caches, "seedquota")
         with pytest.raises(ValueError, match="begin with /api"):
             App(cluster, caches, allocations, decisions, prefix="/api/quota")

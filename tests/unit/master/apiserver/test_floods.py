@@ -22,7 +22,7 @@ from master.apiserver import server as api
 from master.apiserver.app import App, refusal
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
-from master.seeds.decisions import SeedDecisions
+from master.seeds.agent_pages import AgentPages
 
 EVE, ANN = "127.0.0.2", "127.0.0.3"
 TOKEN_SECONDS, ACCESS_SECONDS = 0.01, 0.005
@@ -64,7 +64,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     cluster = Cluster(Access(f"http://127.0.0.1:{runner.addresses[0][1]}"), name="master", connections=api.CONNECTIONS)
     caches = Caches(cluster, "seedquota")
-    app = App(cluster, caches, AllocationCache(cluster), SeedDecisions(caches, "seedquota"))
+    app = App(cluster, caches, AllocationCache(cluster), AgentPages(caches, "seedquota"))
     server = WebServer(app.application, refusal)
     await server.start("127.0.0.1", 0, None)
     try:

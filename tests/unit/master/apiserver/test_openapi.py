@@ -10,6 +10,7 @@ from openapi_spec_validator import validate
 from master.apiserver import openapi
 from master.apiserver.allocation_handlers import AllocationHandlers
 from master.apiserver.handlers import Handlers
+from master.apiserver.namespace_handlers import NamespaceHandlers
 from master.apiserver.platform_handlers import PlatformHandlers
 from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.routes import ROUTES
@@ -51,7 +52,7 @@ def test_every_route_is_in_the_document_and_has_a_handler() -> None:
     for route in ROUTES:
         handlers = [
             each
-            for each in (Handlers, AllocationHandlers, PlatformHandlers, PreviewHandlers)
+            for each in (Handlers, AllocationHandlers, NamespaceHandlers, PlatformHandlers, PreviewHandlers)
             if callable(getattr(each, route.handler, None))
         ]
         assert len(handlers) == (not route.streams), route.handler

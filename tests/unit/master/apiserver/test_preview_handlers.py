@@ -12,7 +12,7 @@ from master.apiserver.previews import Calculation, FitsRequest, WhereRequest
 from master.apiserver.problem import ProblemError
 from master.cache.informers import Caches
 from master.cache.objects import Named
-from master.seeds.decisions import SeedDecisions
+from master.seeds.agent_pages import AgentPages
 from tests.unit.master.apiserver.test_auth import reviewer
 
 
@@ -35,7 +35,7 @@ async def test_who_does_not_see_the_project_and_its_organization_gets_404(resour
         )
         caches.organizations.store._replace({"acme": Named(metadata=ObjectMeta(name="acme"))})
         limits: dict[str, str | int] = {"cpu": 1}
-        handlers = PreviewHandlers(caches, rights, SeedDecisions(caches, "seedquota"))
+        handlers = PreviewHandlers(caches, rights, AgentPages(caches, "seedquota"))
 
         def call(body: object) -> Call:
             return Call(User(username="ann"), {"project": "alpha"}, {}, body, Preconditions())

@@ -1,4 +1,4 @@
-"""A decision, asked from the agents of the seeds: they keep it in memory, and nobody else has it.
+"""What the agents of the seeds have in memory, and nobody else has: decisions, and what each namespace uses.
 
 Any replica asks, with the kubeconfig of the Seed, as `seedquota explain` does with that of a user. On the seed this
 needs the rights of charts/rbac/explain.yaml, which nobody has by default. What a seed answers is only shown, to whoever
@@ -20,16 +20,15 @@ from common.server.fair_queue import FairPlaces
 from master.cache.informers import Caches
 from master.seeds.kubeconfig_secret import seed_kubeconfig, token_in
 
-PATH = "decisions"
 MAX_SEEDS = 64  # asked for one decision; of more, one has to be named
 AT_A_TIME = 4  # questions of all users, who take turns ...
 SEEDS_AT_A_TIME = 16  # ... and seeds of one question
 MAX_AGENTS = 16  # of one seed
 TIMEOUT = 5.0  # seconds, for each request to a seed
 SEED_SECONDS = 8.0
-MAX_ANSWER = 256 * 1024  # bytes; one that is not refused by many quotas has some hundred
+MAX_ANSWER = 256 * 1024  # bytes; a decision of one that is not refused by many quotas has some hundred
 
-NO_RIGHT = "the master may not read decisions there"
+NO_RIGHT = "the master may not ask the agents there"
 
 
 @dataclass
@@ -40,31 +39,31 @@ class Found:
     not_asked: dict[str, str] = field(default_factory=dict)
 
 
-class SeedDecisions:
+class AgentPages:
     def __init__(self, caches: Caches, namespace: str, on_request: RequestHook | None = None) -> None:
         self._caches = caches
         self._namespace = namespace
         self._on_request = on_request
         self._places = FairPlaces(AT_A_TIME)
 
-    async def find(self, decision: str, seeds: Sequence[Seed], user: str) -> Found:
-        """`user`: for whom. It ends by itself."""
+    async def find(self, asked: Sequence[tuple[Seed, str]], user: str) -> Found:
+        """What the agents of each seed have at its path. `user`: for whom. It ends by itself."""
         found = Found()
         some = asyncio.Semaphore(SEEDS_AT_A_TIME)
 
-        async def one(seed: Seed) -> None:
+        async def one(seed: Seed, path: str) -> None:
             async with some:
                 try:
                     async with asyncio.timeout(SEED_SECONDS):
-                        await self._ask(seed, f"{PATH}/{decision}", found)
+                        await self._ask(seed, path, found)
                 except TimeoutError:
                     found.not_asked[seed.metadata.name] = "it does not answer"
 
         await self._places.take(user)
         try:
             async with asyncio.TaskGroup() as group:
-                for seed in seeds:
-                    group.create_task(one(seed))
+                for seed, path in asked:
+                    group.create_task(one(seed, path))
         finally:
             self._places.give_back()
         return found

@@ -1,0 +1,60 @@
+"""Who uses a quota, as a list: all of them, or the sums of projects."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cli import consumers, list_consumers
+from cli.__main__ import parser
+from cli.consumers import Consumer
+from cli.outcome import Failed
+from common.quota import resources
+from tests.unit.quota_examples import ANN, NOW
+
+LIMITS = resources.parse({"pods": "100", "requests.cpu": "10"})
+
+
+def namespace(name: str, project: str, **used: str) -> Consumer:
+    return Consumer(
+        "namespace", name, {each.replace("_", "."): amount for each, amount in used.items()}, "", "eu-1", project
+    )
+
+
+EVERY = [
+    namespace("alpha/c1/web", "alpha", pods="20", requests_cpu="100m"),
+    namespace("eu-1/db", "beta", pods="5", requests_cpu="9"),
+    namespace("alpha/c1/jobs", "alpha", pods="1", requests_cpu="200m"),
+    namespace("eu-1/tools", "", pods="3"),
+    namespace("alpha/c1/idle", "gamma", pods="0"),
+]
+
+
+def test_all_namespaces_take_the_place_of_the_largest_of_the_status() -> None:
+    found = consumers.consumers(ANN, {}, EVERY)
+    assert [each.name for each in found] == ["eu-1/db", "alpha/c1/web", "eu-1/tools", "alpha/c1/jobs"]
+    (said,) = consumers.table(found, NOW, None, "wide")
+    assert said.splitlines()[:2] == [
+        "CONSUMER                  PODS   REQUESTS.CPU   PROJECT",
+        "namespace/eu-1/db         5      9              beta",
+    ]
+
+
+def test_sums_by_project_are_exact_and_say_what_is_of_none() -> None:
+    found = {each.name: each.used for each in consumers.by_project(EVERY, LIMITS)}
+    assert found == {
+        "beta": {"pods": "5", "requests.cpu": "9"},
+        "alpha": {"pods": "21", "requests.cpu": "300m"},
+        "-": {"pods": "3"},
+    }
+
+
+def test_the_status_says_how_many_others_there_are() -> None:
+    assert list_consumers.only_status(ANN) == ["1 more namespace: --all asks the seeds"]
+
+
+def test_sums_need_all_seeds() -> None:
+    options = parser().parse_args(["consumers", "ann", "--by", "project"])
+    with pytest.raises(Failed, match="--by needs --all"):
+        asyncio.run(list_consumers.run(options))
