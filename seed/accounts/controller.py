@@ -152,7 +152,7 @@ class Accounts:
 
         Of a source that has none, one is demanded: it was not there when that was written, or not this quota's.
         """
-        if not source.counted or not self._has_claimed(quota):
+        if not source.counted or not self._has_claimed(quota) or not self._is_followed(source):
             return False
         if source.listed_from > self._demands.lists_from(quota.key.uid):
             return True
@@ -163,12 +163,16 @@ class Accounts:
         """... of the kinds that have such a list, where another cannot be listed."""
         handle = self._registry.get(quota)
         account = handle.writer.account if handle is not None else None
-        if account is None or source.problem is None or not self._has_claimed(quota):
+        if account is None or source.problem is None or not self._has_claimed(quota) or not self._is_followed(source):
             return False
         if not source_count.doubtful(account, source, self._demands.lists_from(quota.key.uid)):
             return False
         self._demands.demand(quota, source)
         return True
+
+    def _is_followed(self, source: UsageSource) -> bool:
+        """Not one that ended: another may have its place, and have been counted since."""
+        return self._sources.get(source.key) is source
 
     def _has_claimed(self, quota: Quota) -> bool:
         progress = self._progress.get(quota.key.uid)

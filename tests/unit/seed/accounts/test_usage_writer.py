@@ -624,6 +624,23 @@ async def test_a_count_that_waits_for_a_write_while_newer_lists_are_demanded_is_
         assert use(hand.world) == 8
 
 
+async def test_a_count_that_waits_for_a_write_while_another_source_takes_the_place_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with by_hand(monkeypatch) as hand:
+        change, again = hand.handle.writer.change, FakeSource()
+        again.lists = 1
+
+        def meanwhile(decide: Callable[[Account], tuple[Account, object]]) -> asyncio.Future[object]:
+            hand.leader.sources[KEY] = again
+            return change(decide)
+
+        monkeypatch.setattr(hand.handle.writer, "change", meanwhile)
+        hand.leader.there("a")
+        await hand.count()
+        assert use(hand.world) == 0
+
+
 async def test_a_source_that_begins_after_the_claim_needs_no_second_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that takes the place of another, whose list was demanded."""
     async with by_hand(monkeypatch) as hand:
