@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import aiohttp
 import msgspec
-from master.seeds.decisions import SeedDecisions
 
 from common.server import program
 from common.server.web_server import WebServer
@@ -25,6 +24,7 @@ from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 from master.cache.objects import MasterQuota
 from master.page.app import Page
+from master.seeds.agent_pages import AgentPages
 from tests.unit.master.apiserver.test_auth import reviewer
 from tests.unit.master.page.builders import HEALTHY, quota, seed
 
@@ -67,7 +67,7 @@ async def _serving(seeds: int, quotas: int) -> AsyncIterator[tuple[WebServer, Ca
         caches.seeds.store._replace({f"seed-{n}": seed(f"seed-{n}", *HEALTHY) for n in range(seeds)})
         caches.quotas.store._replace({f"p{n}": _quota(n, seeds) for n in range(quotas)})
         allocations = _FilledAllocations(cluster)
-        app = App(cluster, caches, allocations, SeedDecisions(caches, "seedquota"), Page(lambda: None).mount)
+        app = App(cluster, caches, allocations, AgentPages(caches, "seedquota"), Page(lambda: None).mount)
         server = WebServer(app.application, refusal)
         await server.start("127.0.0.1", 0, None)
         with _unlimited():
