@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.api import label_selector
+from common.api import cluster_selector, label_selector
 from common.api.types import RESOURCE_QUOTAS_ALONE, Subject
 
 LONGEST = 120  # characters of a subject; a selector may be long
@@ -15,5 +15,5 @@ def subject_text(subject: Subject) -> str:
     picked = label_selector.text(subject.selector) if subject.selector is not None else subject.name
     text = "/".join(filter(None, (kind, picked)))
     if subject.clusters is not None:
-        text += f" in clusters {label_selector.text(subject.clusters)}"
+        text += f" in clusters {cluster_selector.text(subject.clusters)}"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
 from common.api.labels import GROUP, VERSION
 from common.kube.client.meta import Object
@@ -47,14 +48,14 @@ class Condition(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Subject(Wire):
-    """`selector` picks namespaces, `clusters` narrows that to UserClusters by their labels. `counts`: what in them;
-    empty for objects, RESOURCE_QUOTAS_ALONE for what core ResourceQuotas promise."""
+    """`selector` picks namespaces, `clusters` narrows any subject to what it has in some user clusters. `counts`: what
+    in the namespaces; empty for objects, RESOURCE_QUOTAS_ALONE for what core ResourceQuotas promise."""
 
     kind: str
     name: str = ""
     counts: str = ""
     selector: LabelSelector | None = None
-    clusters: LabelSelector | None = None
+    clusters: ClusterSelector | None = None
 
 
 class ScopeSelector(Wire):
@@ -104,6 +105,7 @@ class WireReport(Wire):
     stale: list[StaleSource] = []
     unenforced: list[str] = []
     clusters: int = 0  # in which it may count namespaces
+    picked: int = 0  # that `subject.clusters` picks; 0 without it
     not_counted: list[str] = []  # clusters of its projects whose namespaces are not counted
     namespaces: list[NamespaceUse] = []
     namespaces_omitted: int = 0

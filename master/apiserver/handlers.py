@@ -31,7 +31,7 @@ from master.apiserver.serializers import (
 )
 from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache, Use
-from master.cache.informers import Caches, subject_of
+from master.cache.informers import Caches, limits_all_of, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_quota
 from master.quotas import staleness
 from master.tenancy.default_policy import Kind, usual_name
@@ -70,7 +70,7 @@ class Handlers:
     async def get_organization_quotas(self, call: Call) -> RouteResponse:
         name = call.parameters["organization"]
         await self._visibility.organization(call.user, name)
-        quotas = self._caches.quotas_of("organization", name)
+        quotas = self._caches.whole_quotas_of("organization", name)
         return _versioned(serializers.organization_quotas(quotas, self._allocated(name)), quotas)
 
     async def put_organization_quotas(self, call: Call) -> RouteResponse:
@@ -111,7 +111,7 @@ class Handlers:
     async def get_project_quota(self, call: Call) -> RouteResponse:
         name = call.parameters["project"]
         await self._visibility.project(call.user, name)
-        quotas = self._caches.quotas_of("project", name)
+        quotas = self._caches.whole_quotas_of("project", name)
         if not quotas:
             raise ProblemError(404, f"project {name} has no quota", code="no_quota")
         return _versioned(self._shown(quotas), quotas)
@@ -232,14 +232,15 @@ class Handlers:
 
     async def _present(self, kind: Kind, name: str) -> list[MasterQuota]:
         """As the API server has them: a cache may be behind."""
-        names = {quota.metadata.name for quota in self._caches.quotas_of(kind, name)} | {usual_name(kind, name)}
+        names = {quota.metadata.name for quota in self._caches.whole_quotas_of(kind, name)}
+        names.add(usual_name(kind, name))
         present = []
         for each in sorted(names):
             try:
                 quota = await self._cluster.get(MASTER_QUOTAS, each)
             except NotFound:
                 continue
-            if subject_of(quota) == (kind, name) and quota.metadata.deletion_timestamp is None:
+            if limits_all_of(quota, (kind, name)) and quota.metadata.deletion_timestamp is None:
                 present.append(quota)
         return present
 
@@ -247,7 +248,7 @@ class Handlers:
         """Raises ProblemError where the quota of this name limits something else."""
         with suppress(NotFound):
             namesake = await self._cluster.get(MASTER_QUOTAS, name)
-            if subject_of(namesake) != subject:
+            if not limits_all_of(namesake, subject):
                 detail = f"quota {name} limits something else: make one of another name with POST /api/v2/quotas"
                 raise ProblemError(409, detail, code="already_exists")
 
@@ -305,16 +306,19 @@ def _subject(kind: Kind, name: str) -> dict[str, object]:
 
 def _named(body: QuotaCreate) -> tuple[str, dict[str, object]]:
     """The name of the quota, and whom it limits."""
+    part = {} if body.subject_clusters is UNSET else {"clusters": msgspec.to_builtins(body.subject_clusters)}
+    if part and not isinstance(body.name, str):
+        raise invalid("/name", "a quota of some clusters needs a name")
     if body.subject_kind == "namespaces":
         if not isinstance(body.name, str):
             raise invalid("/name", "a quota of kind namespaces needs a name")
         if body.subject_selector is UNSET or body.subject_name is not UNSET:
             raise invalid("/subjectSelector", "kind namespaces has a subjectSelector, and no subjectName")
-        return body.name, {"kind": "namespaces", "selector": msgspec.to_builtins(body.subject_selector)}
+        return body.name, {"kind": "namespaces", "selector": msgspec.to_builtins(body.subject_selector), **part}
     if not isinstance(body.subject_name, str) or body.subject_selector is not UNSET:
         raise invalid("/subjectName", f"kind {body.subject_kind} has a subjectName, and no subjectSelector")
     name = body.name if isinstance(body.name, str) else usual_name(body.subject_kind, body.subject_name)
-    return name, _subject(body.subject_kind, body.subject_name)
+    return name, {**_subject(body.subject_kind, body.subject_name), **part}
 
 
 def _check_own(quota: MasterQuota) -> None:

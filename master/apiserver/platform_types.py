@@ -17,6 +17,7 @@ from master.apiserver.override_types import GivenOverrides
 from master.apiserver.serializers import AnswerBody, Body, GivenLimits, ReadOnly
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota, Named, Override
+from master.cache.organization_limits import is_of_a_part
 from master.grants.overrides import raised, shown_limits
 from master.quotas import limit_changes, placing
 from master.quotas.limit_changes import Changed
@@ -181,7 +182,8 @@ def default_preview(
     had = resources.parse(before.quota) if before is not None else {}
     has = resources.parse(wanted)
     following = limit_changes.followers(kind, quotas)
-    limited = {subject_of(quota)[1] for quota in quotas if subject_of(quota)[0] == kind}
+    whole = [quota for quota in quotas if not is_of_a_part(quota.spec)]
+    limited = {subject_of(quota)[1] for quota in whole if subject_of(quota)[0] == kind}
     without = sorted({each.metadata.name for each in subjects if each.metadata.deletion_timestamp is None} - limited)
     over = limit_changes.over_with(has, following)
     named = {quota.metadata.name: subject_of(quota)[1] for quota in following if quota.metadata.name in over}

@@ -112,7 +112,7 @@ class PreviewHandlers:
         return await self._known(user, ("project", name), ("organization", organization))
 
     async def _known(self, user: User, *subjects: tuple[str, str]) -> PreviewInput:
-        quotas = [quota for kind, name in subjects for quota in self._caches.quotas_of(kind, name)]
+        quotas = [quota for kind, name in subjects for quota in self._caches.whole_quotas_of(kind, name)]
         if uncounted := [quota.metadata.name for quota in quotas if not quota.status.observed_generation]:
             raise ProblemError(503, f"nothing is counted yet for {', '.join(uncounted)}")
         seeds, allocated = list(self._caches.seeds.store.values()), self._caches.allocated_types().names

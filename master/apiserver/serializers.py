@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
 from common.api.labels import DEFAULT_LABEL
 from common.api.types import CatalogueEntry
@@ -54,6 +55,8 @@ GivenLimits = Annotated[
 ]
 ReadOnly = Annotated[msgspec.Raw | UnsetType, Meta(description="Ignored, so that what was read can be sent back.")]
 SubjectKind = Literal["project", "organization", "namespaces"]
+
+SelectorT = TypeVar("SelectorT", bound=LabelSelector)
 
 
 class Body(msgspec.Struct, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -131,15 +134,17 @@ class QuotaOverride(AnswerBody, kw_only=True):
 
 class Quota(AnswerBody, kw_only=True):
     """One quota. `name` is empty where several quotas limit one subject: `quota` has the lowest limits of all.
-    `subjectSelector`: which namespaces one of kind namespaces limits. `madeFrom`: kind and name of what the quota
-    follows; change that instead. `overrides`: what was raised for a time; `status.hard` has it. `asOf`: no seed's last
-    report is older; empty where there is none. `stale`: some use is a last known one."""
+    `subjectSelector`: which namespaces one of kind namespaces limits. `subjectClusters`: in which user clusters its
+    subject is limited; without it, everywhere. `madeFrom`: kind and name of what the quota follows; change that
+    instead. `overrides`: what was raised for a time; `status.hard` has it. `asOf`: no seed's last report is older;
+    empty where there is none. `stale`: some use is a last known one."""
 
     name: str
     subject_kind: str
     subject_name: str
     subject_human_readable_name: str
     subject_selector: LabelSelector | UnsetType = UNSET
+    subject_clusters: ClusterSelector | UnsetType = UNSET
     made_from: str | UnsetType = UNSET
     is_default: bool
     quota: dict[str, str]
@@ -150,12 +155,13 @@ class Quota(AnswerBody, kw_only=True):
 
 
 class QuotaCreate(Body, kw_only=True):
-    """`name`: by default made of the subject's. Kind namespaces has a `subjectSelector` and needs a `name`; the others
-    have a `subjectName`."""
+    """`name`: by default made of the subject's. Kind namespaces has a `subjectSelector`, the others a `subjectName`.
+    Kind namespaces needs a `name`, and so does a quota with `subjectClusters`."""
 
     subject_kind: SubjectKind = "project"
     subject_name: SubjectName | UnsetType = UNSET
     subject_selector: LabelSelector | UnsetType = UNSET
+    subject_clusters: ClusterSelector | UnsetType = UNSET
     quota: GivenLimits
     name: Name | UnsetType = UNSET
 
@@ -168,6 +174,7 @@ class QuotaUpdate(Body, kw_only=True):
     subject_kind: str | UnsetType = UNSET
     subject_name: str | UnsetType = UNSET
     subject_selector: ReadOnly = UNSET
+    subject_clusters: ReadOnly = UNSET
     subject_human_readable_name: ReadOnly = UNSET
     made_from: ReadOnly = UNSET
     is_default: ReadOnly = UNSET
@@ -283,7 +290,8 @@ def combined(quotas: Sequence[MasterQuota], silence: str, display_name: str = ""
         subject_kind=kind,
         subject_name=name,
         subject_human_readable_name=display_name,
-        subject_selector=_selector(first),
+        subject_selector=_picked(first, "selector", LabelSelector),
+        subject_clusters=_picked(first, "clusters", ClusterSelector),
         made_from=made_from or UNSET,
         is_default=all(quota.metadata.labels.get(DEFAULT_LABEL) == "true" for quota in quotas),
         quota=resources.render(limits_of(quotas, spec_quota)),
@@ -310,10 +318,10 @@ def as_of(quotas: Iterable[MasterQuota]) -> str:
     return min((seed.last_report_time for seed in seeds if seed.last_report_time), default="")
 
 
-def _selector(quota: MasterQuota) -> LabelSelector | UnsetType:
+def _picked(quota: MasterQuota, field: str, selector: type[SelectorT]) -> SelectorT | UnsetType:
     subject = quota.spec.get("subject")
-    found = subject.get("selector") if isinstance(subject, dict) else None
-    return msgspec.convert(found, LabelSelector) if found is not None else UNSET
+    found = subject.get(field) if isinstance(subject, dict) else None
+    return msgspec.convert(found, selector) if found is not None else UNSET
 
 
 def made_of(quota: MasterQuota) -> str:

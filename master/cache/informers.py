@@ -34,7 +34,7 @@ from master.cache.objects import (
     QuotaAllocation,
     QuotaCopy,
 )
-from master.cache.organization_limits import OrganizationLimits, OrganizationLimitsCache
+from master.cache.organization_limits import OrganizationLimits, OrganizationLimitsCache, is_of_a_part
 
 T = TypeVar("T", bound=Object)
 
@@ -52,6 +52,11 @@ def subject_of(quota: MasterQuota | QuotaCopy) -> tuple[str, str]:
     if not isinstance(subject, dict):
         return "", ""
     return str(subject.get("kind", "")), str(subject.get("name", ""))
+
+
+def limits_all_of(quota: MasterQuota, subject: tuple[str, str]) -> bool:
+    """Whether it is of that kind and name, and of no part of it."""
+    return subject_of(quota) == subject and not is_of_a_part(quota.spec)
 
 
 def organization_of(project: Named) -> str:
@@ -111,6 +116,10 @@ class Caches:
         """Those of one subject, by name."""
         found = self.quotas.store.by_index(BY_SUBJECT, f"{kind}/{name}")
         return sorted(found, key=lambda quota: quota.metadata.name)
+
+    def whole_quotas_of(self, kind: str, name: str) -> list[MasterQuota]:
+        """Of these, those that limit all that the subject has."""
+        return [quota for quota in self.quotas_of(kind, name) if not is_of_a_part(quota.spec)]
 
     def default(self, kind: str) -> DefaultQuota | None:
         """Raises msgspec.ValidationError where the settings cannot be read: then everything stays as it is."""

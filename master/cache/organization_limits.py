@@ -55,7 +55,7 @@ def tightest(quotas: Iterable[MasterQuota]) -> dict[str, int]:
 def is_of_a_part(spec: Mapping[str, object]) -> bool:
     """Whether it limits a part of what its subject has."""
     subject = spec.get("subject")
-    parts = isinstance(subject, dict) and (subject.get("clusters") or subject.get("seeds"))
+    parts = isinstance(subject, dict) and any(subject.get(part) is not None for part in ("clusters", "seeds"))
     return bool(parts or spec.get("scopes") or spec.get("scopeSelector"))
 
 

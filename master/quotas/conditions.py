@@ -118,6 +118,9 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
     if uncounted := [each for each in stale if each[1].not_listed and each[1].never_counted]:
         reason, message = stale_sources.reason_and_message(uncounted)
         return condition(kind, False, reason, f"{message}; what is there already is not part of the use")
+    if _is_of_clusters(spec) and not any(seed.picked for seed in seeds):
+        why = "spec.subject.clusters picks no cluster of the subject on any seed"
+        return condition(kind, False, NO_CLUSTERS, f"{why}, so nothing is counted and nothing is refused")
     objects = of_objects(spec)
     if objects and not any(seed.clusters for seed in seeds):
         return condition(kind, False, NO_CLUSTERS, _no_clusters(spec, objects))
@@ -128,6 +131,12 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
         )
         return condition(kind, False, CLUSTERS_NOT_COUNTED, why)
     return condition(kind, True, "AllSeeds", f"not on {listed(absent)}: never connected" if absent else "")
+
+
+def _is_of_clusters(spec: ResourceQuotaSpec) -> bool:
+    """Whether it limits what a project or an organization has in some clusters. Of namespaces, those clusters are asked
+    for that take part."""
+    return spec.subject.clusters is not None and spec.subject.kind != NAMESPACES
 
 
 def _fenced_text(seeds: Sequence[SeedView]) -> str:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 from common.api.conditions import some
-from common.api.types import ResourceQuotaSpec
+from common.api.types import ResourceQuotaSpec, Subject
 from common.quota import names, object_names, scopes
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
@@ -19,6 +19,9 @@ MAX_KNOWN = 1024  # names; tenants choose them
 _TWICE = "another name counts the kind in another version"
 _ALIKE = 0.7  # of 1: how alike a name is to the one that was probably meant
 
+
+OF_NO_CLUSTER = frozenset({"clusters"})
+"""Beside Allocations, what a project has on the seed itself."""
 
 NOTHING_ALLOCATED = AllocatedTypes()
 
@@ -53,6 +56,8 @@ def unsupported(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALL
     objects -= object_names.of_other_versions(objects)
     machines = {name for name in spec.quota if name in names.BASE or "/" in name} - allocated.names
     machines = {name for name in machines if name in names.BASE or not object_names.is_of_core(name)}
+    if spec.subject.clusters is not None:
+        return sorted(spec.quota.keys() - objects - (machines - OF_NO_CLUSTER))
     counted = objects | machines | allocated.in_use | (allocated.names if allocated.seed else frozenset())
     return sorted(spec.quota.keys() - counted)
 
@@ -64,11 +69,20 @@ def unsupported_text(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHIN
         return ""
     if problem := _scope_problem(spec):
         return f"{problem}: nothing is counted and nothing is refused"
-    text = "; ".join(_why(found, allocated, spec.subject.kind))
+    text = "; ".join(_why(found, allocated, spec.subject))
     return text if len(found) == len(spec.quota) else f"{text}; the other resources of this quota are limited"
 
 
-def _why(found: Sequence[str], allocated: AllocatedTypes, kind: str) -> Iterator[str]:
+def _why(found: Sequence[str], allocated: AllocatedTypes, subject: Subject) -> Iterator[str]:
+    kind = subject.kind
+    if subject.clusters is not None and kind != NAMESPACES:
+        in_none = [name for name in found if name in OF_NO_CLUSTER or name in allocated.names]
+        found = [name for name in found if name not in in_none]
+        if in_none:
+            yield (
+                f"not counted and never refused: {some(in_none)}, since these are in no cluster; limit them in a quota "
+                "of the same subject without subject.clusters"
+            )
     of_core = [name for name in found if kind == NAMESPACES or object_names.is_of_core(name)]
     if of_core:
         texts = [_with_meant(name, _meant_in_namespaces(name)) for name in of_core if not object_names.field(name)]

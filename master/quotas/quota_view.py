@@ -42,6 +42,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     unenforced: Sequence[str] = ()
     waits_for: AccountWait | None = None  # before its account admits anything
     clusters: int = 0
+    picked: int = 0  # by `subject.clusters`
     not_counted: Sequence[str] = ()  # clusters of its projects whose namespaces are not
     not_served: Sequence[str] = ()  # by none of these clusters
     namespaces: Sequence[NamespaceUse] = ()

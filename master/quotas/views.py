@@ -107,6 +107,7 @@ class Views:
             unenforced=account.wire.unenforced,
             waits_for=account.wire.waits_for,
             clusters=account.wire.clusters,
+            picked=account.wire.picked,
             not_counted=account.wire.not_counted,
             not_served=account.wire.not_served,
             namespaces=account.wire.namespaces,

@@ -5,7 +5,8 @@
   is distinguished from an edit of the default.
 - Whoever edits what it says, or removes the label, makes it a quota of its own: as when a manifest is applied over it.
   Whoever adds the label has the quota follow the default from then on.
-- It gives way to a quota of the subject's own, but not before that is in force on every seed that can be reached.
+- It gives way to a quota of the subject's own, but not before that is in force on every seed that can be reached. A
+  quota of a part of the subject, by its clusters or by scopes, leaves the rest without a limit: it stays beside that.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from common.api.types import DefaultQuota, ResourceQuotaSpec
 from common.kube.client.meta import Object, OwnerReference
 from common.quota import resources
 from master.cache.objects import MasterQuota
+from master.cache.organization_limits import is_of_a_part
 from master.quotas.conditions import CLUSTERS_NOT_COUNTED, NO_CLUSTERS, NO_SEEDS
 from master.quotas.countable import NOT_SUPPORTED
 
@@ -52,8 +54,9 @@ def decide(
     usual name. Raises QuantityError for limits that the API server should have refused.
     """
     following = [quota for quota in quotas if follows(quota)]
-    own = _living([quota for quota in quotas if not follows(quota)])
-    released = [_released(quota) for quota in own if WRITTEN_ANNOTATION in quota.metadata.annotations]
+    changed_by_hand = _living([quota for quota in quotas if not follows(quota)])
+    own = [quota for quota in changed_by_hand if not is_of_a_part(quota.spec)]
+    released = [_released(quota) for quota in changed_by_hand if WRITTEN_ANNOTATION in quota.metadata.annotations]
     if subject is None or default is None:
         return Decision(replace=released, delete=_living(following))
     if not own and not following:

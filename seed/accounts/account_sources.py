@@ -41,13 +41,13 @@ class AccountSources:
             facts.append(SourceFacts(key, countable=countable, unreachable=unreachable))
         if quota.kind == "organization" and account.fenced:
             known = {fact.key for fact in facts}
-            strays = (key for key in self._strays() if key not in known and self._may_use(quota, key))
+            strays = (key for key in self._strays(quota) if key not in known and self._may_use(quota, key))
             facts.extend(SourceFacts(key, countable=False, unreachable=True) for key in strays)
         return facts
 
     def are_empty(self, quota: Quota) -> bool:
         """Nothing can be created that the quota limits."""
-        if any(each.limits(self._quota_cache, quota) for each in self._cluster_cache.of_projects):
+        if self._cluster_cache.limited_on_seed(quota):
             return False
         return all(key.project for key in self._registry.source_keys(quota))
 
@@ -64,11 +64,11 @@ class AccountSources:
         counts = of_kind.counts if of_kind is not None else Catalogue.from_objects
         return counts(self._quota_cache.catalogue, used)
 
-    def _strays(self) -> list[SourceKey]:
-        """The sources of projects that have something here and no copy."""
-        alone = {each.kind for each in self._cluster_cache.of_projects if each.alone}
+    def _strays(self, quota: Quota) -> list[SourceKey]:
+        """The sources of projects that have something here and no copy, as far as the quota may count them."""
+        alone = {each.kind for each in self._cluster_cache.of_projects if each.alone and quota.clusters is None}
         found = [key for key in map(SourceKey, self._sources) if key.kind in alone]
-        return [*self._cluster_cache.strays(), *(key for key in found if self._quota_cache.lacks(key.project))]
+        return [*self._cluster_cache.strays(quota), *(key for key in found if self._quota_cache.lacks(key.project))]
 
     def _may_use(self, quota: Quota, key: str) -> bool:
         """False where it is known that there is nothing in the source that the quota limits."""

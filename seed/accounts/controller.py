@@ -92,7 +92,7 @@ class Accounts:
         self._progress: dict[str, Progress] = {}  # by quota uid
         self.account_sources = AccountSources(registry, sources)
         self.waits = Waits()
-        self._publisher = Publisher(cluster, registry.cluster_cache, known, self.waits, self.uncounted)
+        self._publisher = Publisher(cluster, self._cluster_cache, known, self.waits, self.uncounted, in_flight_window)
 
     async def run(self) -> None:
         stop_quota = self._quota_cache.on_quota(self._quota_changed)

@@ -27,7 +27,8 @@ class Sources(msgspec.Struct, frozen=True):
     `generation` is that of the quota's copy which all replicas have. `clusters`: in how many it may count namespaces.
     `not_counted`: clusters of its projects where it does not. `namespaces`: the largest, and how many others.
     `without_quota`: of one of promises, where nothing is promised, and how many more such namespaces there are.
-    `waits_for`: what the account waits for, if it does. `not_served`: what is limited, and no cluster serves."""
+    `waits_for`: what the account waits for, if it does. `not_served`: what is limited, and no cluster serves.
+    `picked`: how many clusters `subject.clusters` picks."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
@@ -40,6 +41,7 @@ class Sources(msgspec.Struct, frozen=True):
     without_quota_omitted: int = 0
     waits_for: AccountWait | None = None
     not_served: tuple[str, ...] = ()
+    picked: int = 0
 
     @property
     def troubles(self) -> Sources:

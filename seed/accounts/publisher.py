@@ -33,6 +33,7 @@ from seed.accounts.publish import (
 )
 from seed.accounts.waits import Waits
 from seed.cache.clusters import ClusterCache
+from seed.cache.replicas import FRESH
 from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource
@@ -61,6 +62,7 @@ class Publisher:
         known: Callable[[Quota], int | None],
         waits: Waits,
         uncounted: Mapping[tuple[str, str], float] = MappingProxyType({}),
+        in_flight_window: float = 0.0,
     ) -> None:
         """`known`: which generation of the quota's copy all replicas have. `uncounted`: by quota uid and source, since
         when (monotonic) counting fails."""
@@ -69,6 +71,7 @@ class Publisher:
         self._cluster = cluster
         self._cluster_cache = cluster_cache
         self._known = known
+        self._settling = FRESH + in_flight_window
         self._published: dict[str, Published] = {}  # by quota uid
         self._in_namespaces: dict[str, tuple[float, _InNamespaces]] = {}  # ... with the time of the look (monotonic)
 
@@ -76,12 +79,13 @@ class Publisher:
         """Returns in how many seconds to call again, None where only news are a reason to."""
         said = report(account)
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
-        unenforced = tuple(quota.shown(SourceKey(key)) for key in self._cluster_cache.unenforced(quota)[:MAX_NAMED])
         now = time.monotonic()
+        entering, settled = self._entering(quota, account, now)
+        unenforced = [quota.shown(SourceKey(key)) for key in self._cluster_cache.unenforced(quota)]
         looked, in_namespaces = self._look(quota, sources, now)
         facts = Sources(
             self._stale(quota, sources, account, now),
-            unenforced,
+            (*unenforced, *entering)[:MAX_NAMED],
             self._known(quota) if account.master else quota.published_generation,  # see AccountRegistry.is_new
             len(self._cluster_cache.covered(quota)),
             tuple(self._cluster_cache.not_counted(quota)[:MAX_NAMED]),
@@ -91,8 +95,9 @@ class Publisher:
             in_namespaces.without_quota_omitted,
             self._waits.of(quota),
             in_namespaces.not_served,
+            self._cluster_cache.picked(quota),
         )
-        look_again = looked + QUIET_INTERVAL - now if looked < now else None
+        look_again = _soonest(looked + QUIET_INTERVAL - now if looked < now else None, settled)
         before = self._before(quota, now)
         wait = publish_in(before, said, facts, quota.published, now)
         if wait is None:
@@ -113,6 +118,7 @@ class Publisher:
                 without_quota_omitted=facts.without_quota_omitted,
                 waits_for=facts.waits_for,
                 not_served=list(facts.not_served),
+                picked=facts.picked,
             ),
             "localUsage": wire_quantities(resources.only(blocks.sure_use(account), quota.ceilings)),
         }
@@ -147,7 +153,7 @@ class Publisher:
             if isinstance(account, WireReport) and _for_people(account) and NOT_DECLARED in error.message:
                 # What is for people only must not keep the master from the rest: it answers the nonce in it.
                 log.warning("account published in part: the CRD is of an earlier release", extra=facts)
-                account = msgspec.structs.replace(account, waits_for=None, not_served=[], not_counted=[])
+                account = msgspec.structs.replace(account, waits_for=None, not_served=[], not_counted=[], picked=0)
                 return await self._apply(quota, {**status, "account": account})
             log.warning("account not published", extra=facts)
             return False
@@ -169,6 +175,21 @@ class Publisher:
             found = _InNamespaces(*largest, *without, _not_served(sources, quota))
             known = self._in_namespaces[uid] = now, found
         return known
+
+    def _entering(self, quota: Quota, account: Account, now: float) -> tuple[list[str], float | None]:
+        """The sources in the part of its subject that the quota limits, that are not counted yet, or in which another
+        replica may have admitted by labels from before. And in how many seconds the next of these is over."""
+        names: list[str] = []
+        seconds: list[float] = []
+        for key in self._cluster_cache.source_keys(quota) if quota.clusters is not None else ():
+            since = self._cluster_cache.relabelled_at(key.cluster)
+            left = since + self._settling - now if since is not None else 0.0
+            if key.text not in account.used:
+                names.append(f"{quota.shown(key)} (not counted yet)")
+            elif left > 0:
+                names.append(f"{quota.shown(key)} (its labels have changed)")
+                seconds.append(left)
+        return names, min(seconds, default=None)
 
     def _stale(
         self, quota: Quota, sources: Iterable[UsageSource], account: Account, now: float
@@ -204,7 +225,7 @@ def _soonest(*seconds: float | None) -> float | None:
 
 def _for_people(account: WireReport) -> bool:
     """Whether it has fields that are for people only."""
-    return account.waits_for is not None or bool(account.not_served or account.not_counted)
+    return account.waits_for is not None or bool(account.not_served or account.not_counted or account.picked)
 
 
 def kept_use(used: ResourceList, account: Account, quota: Quota) -> ResourceList:

@@ -124,14 +124,15 @@ class AccountRegistry:
             return self.quota_cache.quotas_of(consumer)
         found, project = self.quota_cache.quotas_of(consumer), consumer.project
         if self.quota_cache.lacks(project):
-            found.extend(quota for quota in self.quota_cache.all_quotas() if project in self._missed(quota))
+            missed = (quota for quota in self.quota_cache.all_quotas() if project in self._missed(quota))
+            found.extend(quota for quota in missed if self.quota_cache.counts_in(quota, consumer.cluster))
         return found
 
     def source_keys(self, quota: Quota) -> list[SourceKey]:
         """The sources of all that the quota counts."""
         keys = self.cluster_cache.source_keys(quota)
         for project in self._missed(quota):
-            keys.extend(self.cluster_cache.sources_of(project))
+            keys.extend(self.cluster_cache.sources_of(project, quota))
         return keys
 
     def _missed(self, quota: Quota) -> list[str]:

@@ -59,7 +59,7 @@ class SourceRemoval:
         project = key.project
         if not project:
             cluster = await self._find(key)
-            if cluster is None:
+            if cluster is None or not quota.picks(cluster):
                 return False
             project = cluster.spec.project
         return await self._is_of(project, quota)

@@ -89,6 +89,7 @@ class Counting:
     async def run(self) -> None:
         stop = self._quota_cache.on_quota(self._quota_changed)
         stop_account = self._registry.on_account(self._account_changed)
+        stop_relabelled = self._registry.cluster_cache.on_relabelled(self._relabelled)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._count_when_due(), name="counting")
@@ -96,6 +97,7 @@ class Counting:
         finally:
             stop()
             stop_account()
+            stop_relabelled()
             for asked in self._asks.values():
                 asked.cancel()
 
@@ -117,6 +119,16 @@ class Counting:
             source = self._sources.get(key)
             if source is not None and (new or account is None or key not in account.used):
                 self.changed(source, freed=True)
+
+    def _relabelled(self, key: str) -> None:
+        """It may have entered the part that a quota limits, whose account then counts it from now on, or left it. What
+        it has in namespaces is another source, which tells when it was listed."""
+        source = self._sources.get(key)
+        if source is not None:
+            self.changed(source, freed=True)
+        for quota in self._quota_cache.all_quotas():
+            if quota.clusters is not None:
+                self._accounts.look_at(quota.name)
 
     def _account_changed(self, _name: str, account: Account | None) -> None:
         """What a replica has named late may be counted already: until the next count it is in the account twice."""

@@ -178,10 +178,12 @@ class QuotaClaim:
 
     def _is_uncounted(self, handle: AccountHandle) -> bool:
         """An open account comes to count namespaces when its quota first names what is in them, or when a cluster takes
-        part: until that is counted, it seems that nothing is there."""
-        account, request = handle.writer.account, self._request
-        in_namespaces = request.shares is not None and self.quota.kind != NAMESPACES
-        return in_namespaces and account is not None and request.reservation.source not in account.used
+        part, and a cluster when that enters the part of the subject that the quota limits: until that is counted, it
+        seems that nothing is there."""
+        account, request, quota = handle.writer.account, self._request, self.quota
+        in_namespaces = request.shares is not None and quota.kind != NAMESPACES
+        may_enter = in_namespaces or quota.clusters is not None
+        return may_enter and account is not None and request.reservation.source not in account.used
 
     async def _lend(self, handle: AccountHandle, refused: Attempt, replaceable: Replaceable) -> Attempt:
         """What a rollout makes at a full quota is admitted on surge, in place of one that will go: see

@@ -230,7 +230,12 @@ class View:
         namespace, name = cluster.metadata.namespace, cluster.metadata.name
         declared = self._declared(namespace, name)
         return UserCluster(
-            metadata=ObjectMeta(name=HOSTED + name, namespace=namespace, uid=cluster.metadata.uid),
+            metadata=ObjectMeta(
+                name=HOSTED + name,
+                namespace=namespace,
+                uid=cluster.metadata.uid,
+                labels=cluster.metadata.labels,
+            ),
             spec=UserClusterSpec(project=project, provider=declared.spec.provider if declared is not None else None),
         )
 

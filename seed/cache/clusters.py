@@ -4,6 +4,7 @@ and in which of them Machines are not checked."""
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ class ClusterCache:
     - `on_user_cluster(key)`: a cluster that is followed came, changed or went, or whether its project is known.
     - `on_hosted(key)`: `host` was called.
     - `on_participants()`: in other clusters namespaces are counted, or whose they are is told otherwise.
+    - `on_relabelled(key)`: a cluster has other labels than before, so it may be in the part that a quota limits, or not
+      any more.
     - `on_enforced(consumer)`: what the condition Enforced of a UserCluster says is another. `tell_enforced` calls none.
     """
 
@@ -55,6 +58,8 @@ class ClusterCache:
         self._hosted_listeners: Listeners[[str]] = Listeners()
         self._enforced_listeners: Listeners[[Consumer]] = Listeners()
         self._participants_listeners: Listeners[[]] = Listeners()
+        self._relabelled_listeners: Listeners[[str]] = Listeners()
+        self._relabelled: dict[str, float] = {}  # by key: when that was seen (monotonic)
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._enforced: dict[str, bool] = {}  # see `tell_enforced`
         self._proven: dict[str, tuple[bool, tuple[str, int] | None]] = {}  # and for which spec, see `tell_proven`
@@ -72,15 +77,31 @@ class ClusterCache:
             watch_seconds=PROMPT_SECONDS,
         )
         self.reflectors: tuple[Reflector[Any], ...] = (self.user_clusters,)
+        quota_cache.find_clusters(self.find)
         quota_cache.on_project(self._project_changed)
         quota_cache.on_participation(self._participants_listeners.call)
 
     def source_keys(self, quota: Quota) -> list[SourceKey]:
         """The sources that the quota counts: for each project its clusters, the Machines of each of them, and in the
         master's cluster its Allocations; and its namespaces in each cluster that it covers."""
-        of_projects = (self.sources_of(project) for project in self._quota_cache.projects_of(quota))
+        of_projects = (self.sources_of(project, quota) for project in self._quota_cache.projects_of(quota))
         in_namespaces = (SourceKey.of_namespaces(quota.key.uid, cluster) for cluster in self.covered(quota))
         return [*itertools.chain.from_iterable(of_projects), *in_namespaces]
+
+    def find(self, key: str) -> UserCluster | None:
+        """Whichever API tells of it."""
+        found = self.user_clusters.store.get(key)
+        return found if found is not None else self.hosted.get(key)
+
+    def picked(self, quota: Quota) -> int:
+        """How many user clusters are in the part of its subject that the quota limits; 0 if that is all of it."""
+        if quota.clusters is None:
+            return 0
+        if quota.kind == NAMESPACES:
+            return sum(quota.picks(cluster) for cluster in self.user_clusters.store.values())
+        projects = self._quota_cache.payers_of(quota)
+        own = {each.metadata.key for project in projects for each in self._clusters_of(project) if quota.picks(each)}
+        return len(own.union(cluster for cluster in self.covered(quota)))
 
     def participants(self) -> dict[str, UserCluster | None]:
         """The clusters whose namespaces quotas may count, by key. None: the seed's own API server."""
@@ -160,24 +181,25 @@ class ClusterCache:
         masters = self._quota_cache.master_namespace
         return Exempt(self._exempt | {masters} if masters else self._exempt)
 
-    def sources_of(self, project: str) -> list[SourceKey]:
-        there = (each for each in self.of_projects if each.is_there(self._quota_cache))
+    def sources_of(self, project: str, quota: Quota) -> list[SourceKey]:
+        """Those that the quota counts, if it counts the project. What is on the seed itself is in no cluster."""
+        there = (each for each in self.of_projects if quota.clusters is None and each.is_there(self._quota_cache))
         own = [SourceKey.of_project(each.kind, project) for each in there]
-        return [*own, *(SourceKey(cluster.metadata.key) for cluster in self._clusters_of(project))]
+        return [*own, *(SourceKey(each.metadata.key) for each in self._clusters_of(project) if quota.picks(each))]
 
     def project_of(self, key: str) -> str | None:
         """Whose the source is; None for one of a cluster that is not known."""
         source = SourceKey(key)
-        cluster = self.user_clusters.store.get(source.cluster) or self.hosted.get(key)
+        cluster = self.find(source.cluster)
         if cluster is None or (source.quota and is_shared(cluster)):
             return source.project or None
         return cluster.spec.project
 
-    def strays(self) -> list[SourceKey]:
-        """The sources of all projects that have clusters here and no copy."""
+    def strays(self, quota: Quota) -> list[SourceKey]:
+        """The sources, as far as the quota may count them, of all projects that have clusters here and no copy."""
         clusters = [*self.user_clusters.store.values(), *self.hosted.values()]
         projects = {cluster.spec.project for cluster in clusters if self._quota_cache.lacks(cluster.spec.project)}
-        return [key for project in sorted(projects) for key in self.sources_of(project)]
+        return [key for project in sorted(projects) for key in self.sources_of(project, quota)]
 
     def unenforced(self, quota: Quota) -> list[str]:
         """Clusters of which the leader said last that Machines are not checked there. Also what is not proven to be
@@ -187,7 +209,11 @@ class ClusterCache:
 
     def _asked_of_seed(self, quota: Quota) -> list[str]:
         """What the seed's own API server must ask about for the quota's limits to hold, beside Machines."""
-        return [each.asked for each in self.of_projects if each.limits(self._quota_cache, quota)]
+        return [each.asked for each in self.limited_on_seed(quota)]
+
+    def limited_on_seed(self, quota: Quota) -> list[OfProjects]:
+        """The kinds on the seed itself that the quota limits."""
+        return [each for each in self.of_projects if quota.clusters is None and each.limits(self._quota_cache, quota)]
 
     def _is_proven(self, key: str, quota: Quota) -> bool:
         told = self._proven.get(key)
@@ -248,6 +274,7 @@ class ClusterCache:
         if is_of_kubermatic(key):
             self._cluster_listeners.call(key)
         self._hosted_listeners.call(key)
+        self._look_at_labels(key, before, cluster)
 
     def count_clusters(self) -> int:
         """A UserCluster and the Cluster of Cluster API of its namespace, name and project are one."""
@@ -274,6 +301,9 @@ class ClusterCache:
     def on_hosted(self, listener: Callable[[str], None]) -> Callable[[], None]:
         return self._hosted_listeners.add(listener)
 
+    def on_relabelled(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        return self._relabelled_listeners.add(listener)
+
     def on_participants(self, listener: Callable[[], None]) -> Callable[[], None]:
         return self._participants_listeners.add(listener)
 
@@ -290,6 +320,18 @@ class ClusterCache:
             self._participants_listeners.call()
         if _unenforced(change.old) != _unenforced(change.new):
             self._enforced_listeners.call(consumer_of(cluster))
+        self._look_at_labels(cluster.metadata.key, change.old, change.new)
+
+    def _look_at_labels(self, key: str, before: UserCluster | None, after: UserCluster | None) -> None:
+        if after is None:
+            self._relabelled.pop(key, None)
+        elif before is not None and before.metadata.labels != after.metadata.labels:
+            self._relabelled[key] = time.monotonic()
+            self._relabelled_listeners.call(key)
+
+    def relabelled_at(self, key: str) -> float | None:
+        """When this replica saw its labels change last (monotonic)."""
+        return self._relabelled.get(key)
 
     def _project_changed(self, project: str) -> None:
         for cluster in self.user_clusters.store.by_index(BY_PROJECT, project):

@@ -66,6 +66,7 @@ def datacenters_of(seeds: Iterable[KubermaticSeed]) -> dict[str, Datacenter]:
 
 
 def user_cluster_of(cluster: Cluster, datacenters: Mapping[str, Datacenter]) -> UserCluster | None:
+    """It has no labels: members of the project write them in Kubermatic, and must not choose what limits them."""
     project = project_of(cluster)
     if not project:
         return None

@@ -20,6 +20,7 @@ from common.api.types import (
     QuotaSettings,
     ResourceQuota,
     SeedCopy,
+    UserCluster,
 )
 from common.kube.client.api_client import Cluster
 from common.kube.client.resource import by_name
@@ -56,6 +57,7 @@ class QuotaCache:
         self._project_listeners: Listeners[[str]] = Listeners()
         self._participation_listeners: Listeners[[]] = Listeners()
         self._in_cluster_listeners: Listeners[[]] = Listeners()
+        self._find_cluster: Callable[[str], UserCluster | None] = lambda _key: None
         self.in_cluster = False  # the master is in this API server: its objects stand for themselves
         prompt = PROMPT_SECONDS
         self.quotas = Reflector(cluster, RESOURCE_QUOTAS, on_change=self._quota_changed, watch_seconds=prompt)
@@ -93,7 +95,8 @@ class QuotaCache:
         return self._quotas.values()
 
     def quotas_of(self, consumer: Consumer) -> list[Quota]:
-        """Every quota that limits it: its project's own and those of the project's organization."""
+        """Every quota that limits it: its project's own and those of the project's organization, without those that
+        limit what is in other clusters."""
         if consumer.quota:
             quota = self._quotas.get(consumer.quota)
             return [quota] if quota is not None else []
@@ -102,7 +105,19 @@ class QuotaCache:
         known = self.projects.store.get(project)
         if known is not None and known.spec.organization:
             found.extend(self._by_subject.get(("organization", known.spec.organization), {}).values())
-        return found
+        return [quota for quota in found if self.counts_in(quota, consumer.cluster)]
+
+    def find_clusters(self, find: Callable[[str], UserCluster | None]) -> None:
+        """By their keys, whichever API tells of them."""
+        self._find_cluster = find
+
+    def counts_in(self, quota: Quota, cluster: str) -> bool:
+        """Whether the user cluster of this key is in the part of its subject that the quota limits. What is in no user
+        cluster is in no such part."""
+        if quota.clusters is None:
+            return True
+        found = self._find_cluster(cluster)
+        return found is not None and quota.picks(found)
 
     def may_belong(self, consumer: Consumer, limited: Callable[[Iterable[str]], bool] = lambda _limits: True) -> bool:
         """True while it cannot be told what limits it: the project's copy, or a default quota, has not come yet.
@@ -125,7 +140,7 @@ class QuotaCache:
             default is not None
             and default.enforcement == "deny"
             and limited(default.quota)
-            and not self._by_subject.get((kind, subject))
+            and all(quota.is_of_a_part for quota in self._by_subject.get((kind, subject), {}).values())
             for default, kind, subject in ((defaults.project, "project", project), *waited)
         )
 

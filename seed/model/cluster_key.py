@@ -12,6 +12,11 @@ def hosted_key(namespace: str, name: str) -> str:
     return object_key(namespace, HOSTED + name)
 
 
+def plain_name(name: str) -> str:
+    """The name that the cluster has in its own API."""
+    return name.removeprefix(HOSTED).removeprefix(KUBERMATIC)
+
+
 def is_hosted(key: str) -> bool:
     return key.partition("/")[2].startswith(HOSTED)
 

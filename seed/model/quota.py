@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from common.api import label_selector
+from common.api import cluster_selector
+from common.api.cluster_selector import ClusterSelector
 from common.api.convert import grant_from_wire, report_from_wire
 from common.api.copies import original_uid
 from common.api.label_selector import LabelSelector
@@ -24,6 +25,7 @@ from common.quota.account import AccountKey, Grant, Terms
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from common.quota.scopes import ScopeRequirement
+from seed.model.cluster_key import plain_name
 from seed.model.source_key import SourceKey
 
 NAMESPACES = "namespaces"
@@ -40,8 +42,8 @@ class OutOfReach(msgspec.Struct, frozen=True):
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
     common/quota/surge.py. `of_objects`: those of its names that count objects in namespaces. `scopes` are for these.
-    `selector`, `clusters` and `promises` are those of a quota of kind namespaces; `promises`: it limits what core
-    ResourceQuotas promise."""
+    `clusters`: those of the part of its subject that it limits; None: all. `selector` and `promises` are those of a
+    quota of kind namespaces; `promises`: it limits what core ResourceQuotas promise."""
 
     key: AccountKey
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
@@ -50,7 +52,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     subject: str
     selector: LabelSelector | None = None
-    clusters: LabelSelector | None = None
+    clusters: ClusterSelector | None = None
     scopes: tuple[ScopeRequirement, ...] = ()
     promises: bool = False
     limits: ResourceList
@@ -84,6 +86,11 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
         return self.name.removeprefix(OF_ALLOCATION) if self.promises and self.name.startswith(OF_ALLOCATION) else ""
 
     @property
+    def is_of_a_part(self) -> bool:
+        """Whether it limits a part of what its subject has: a default quota then stays beside it."""
+        return self.clusters is not None or bool(self.scopes)
+
+    @property
     def spec(self) -> tuple[str, int]:
         """Which spec of which copy it is."""
         return self.copy_uid, self.generation
@@ -113,7 +120,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
     def picks(self, cluster: UserCluster) -> bool:
         """Whether its `clusters` are all, or this is one of them."""
-        return self.clusters is None or label_selector.matches(self.clusters, cluster.metadata.labels)
+        found = cluster.metadata
+        return self.clusters is None or cluster_selector.picks(
+            self.clusters, found.namespace, plain_name(found.name), found.labels
+        )
 
 
 def takes_part(cluster: UserCluster) -> bool:

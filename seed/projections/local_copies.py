@@ -199,6 +199,9 @@ class LocalCopies:
                 if copies.shows(name):
                     copies.wake()
             return
+        for copies in self._copies.values():
+            if copies.shows(name):  # also where it counts nothing any more
+                copies.wake()
         for key in self._registry.source_keys(quota):
             if key.quota:
                 self._recounted.add(key.cluster)

@@ -167,6 +167,7 @@ INTEGER = "the number of objects or devices must be an integer, since they are c
 UNIT = "memory and storage are counted in bytes; write the unit"
 NEGATIVE = "a limit cannot be negative; 0 allows none, and a resource that is not named is unlimited"
 NEEDS_SELECTOR = "kind namespaces needs a selector, and only kind namespaces has one"
+IN_C1 = {"kind": "project", "name": "alpha", "clusters": {"names": ["c1"]}}
 NEEDS_NAME = "kinds project and organization need a name; kind namespaces has a selector instead of a name"
 CONFIRM = 'set confirmLost: "its machines are gone"'
 NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both ends"
@@ -224,9 +225,19 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         ),
         (project_quota(subject={"kind": "namespaces"}), "spec.subject", NEEDS_SELECTOR),
         (
-            project_quota(subject={"kind": "project", "name": "alpha", "clusters": {}}),
-            "spec.subject",
-            "only kind namespaces has clusters",
+            project_quota(subject=IN_C1, quota={"cpu": "8", "clusters": "2"}),
+            "spec",
+            "clusters, servers and gpus are in no cluster",
+        ),
+        (
+            project_quota(subject={**IN_C1, "clusters": {"names": ["a/b/c"]}}),
+            "spec.subject.clusters.names[0]",
+            "must be the name of a cluster, such as c1",
+        ),
+        (
+            project_quota(subject={**IN_C1, "clusters": {"names": []}}),
+            "spec.subject.clusters.names",
+            "should have at least 1 items",
         ),
         (overridden({"memory": "1Gi"}), "spec", "overrides names a resource that quota does not limit"),
         (overridden({"cpu": "63"}), "spec", "an override is below the limit in quota"),

@@ -865,9 +865,25 @@ async def test_quotas_of_namespaces_are_made_listed_and_changed(world: World) ->
         ({"subjectSelector": selector, "name": "a", "subjectKind": "project"}, "/subjectName"),
         ({"subjectKind": "namespaces", "subjectSelector": selector}, "/name"),
         ({"subjectKind": "namespaces", "subjectName": "ann", "name": "a"}, "/subjectSelector"),
+        ({"subjectName": "alpha", "subjectClusters": {"names": ["c1"]}}, "/name"),
     ):
         refused = await world.call(who, "POST", QUOTAS, {**wrong, "quota": {"pods": 5}})
         assert (refused.status, refused.body["errors"][0]["pointer"]) == (422, pointer)
+
+
+async def test_a_quota_of_some_clusters_is_not_the_one_of_its_project(world: World) -> None:
+    who, picked = "platform-administrator", {"names": ["c1"], "matchLabels": {"pool": "gpu"}}
+    body = {"subjectName": "alpha", "subjectClusters": picked, "name": "of-c1", "quota": {"machines": 1}}
+    made = await world.call(who, "POST", QUOTAS, body)
+    assert (made.status, made.body["subjectClusters"], made.body["subjectName"]) == (201, picked, "alpha")
+
+    async def listed() -> None:
+        found = await world.call(who, "GET", f"{QUOTAS}?subjectName=alpha")
+        assert "of-c1" in {each["name"] for each in found.body}
+
+    await until(listed, 30)
+    whole = await world.call(who, "GET", PROJECT)
+    assert "subjectClusters" not in whole.body and whole.body.get("quota", {}).get("machines") != "1", whole.body
 
 
 async def test_what_follows_another_object_is_changed_there(world: World) -> None:

@@ -68,10 +68,11 @@ class Clusters(ClusterCache):
         super().__init__(cluster, quota_cache, of_projects=simulated)
         self._sources: dict[str, list[SourceKey]] = {}
 
-    def sources_of(self, project: str) -> list[SourceKey]:
-        """Asked for much more often than clusters come and go."""
+    def sources_of(self, project: str, quota: Quota) -> list[SourceKey]:
+        """Asked for much more often than clusters come and go. Here, no quota of Machines is of some clusters alone."""
+        assert quota.clusters is None
         if project not in self._sources:
-            self._sources[project] = super().sources_of(project)
+            self._sources[project] = super().sources_of(project, quota)
         return list(self._sources[project])
 
     def hear(self, key: str, new: UserCluster | None) -> None:

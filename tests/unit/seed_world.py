@@ -90,6 +90,16 @@ class SeedWorld:
         }
         self.cluster_cache.user_clusters.store._set(f"{PROJECT}/c1", msgspec.convert(user_cluster, UserCluster))
 
+    def label(self, **labels: str) -> None:
+        """The user cluster has these labels from now on."""
+        clusters = self.cluster_cache.user_clusters.store
+        before = clusters.get(f"{PROJECT}/c1")
+        assert before is not None
+        after = msgspec.structs.replace(before, metadata=msgspec.structs.replace(before.metadata, labels=labels))
+        clusters._set(f"{PROJECT}/c1", after)
+        self.present[f"{PROJECT}/c1"] = after
+        self.cluster_cache._cluster_changed(Change(before, after))
+
     def forget_project(self) -> None:
         """Its copy is not here any more."""
         self._project(None)

@@ -171,7 +171,7 @@ class NamespaceCache:
         ]
         project, awaited = self._cluster_cache.project_in(cluster, labels), ""
         if project and picks(EVERY, labels, exempt):
-            consumer = Consumer(project)
+            consumer = Consumer(project, cluster)
             found += self._quota_cache.quotas_of(consumer)
             awaited = project if self._quota_cache.may_belong(consumer, _limit_objects) else ""
         quotas = sorted((quota for quota in found if covers(quota, cluster)), key=lambda quota: quota.name)

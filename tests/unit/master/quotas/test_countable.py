@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
 from common.api.types import Condition, ResourceQuotaSpec, Subject
 from common.kube.client.meta import ObjectMeta
@@ -68,8 +69,21 @@ def test_a_quota_of_namespaces_says_so_while_no_cluster_takes_part() -> None:
         assert (condition(found, kind).status, condition(found, kind).reason) == ("False", "NoClusters")
         assert "set spec.namespaceQuotas to Enabled" in condition(found, kind).message
         assert "spec.subject.clusters" not in condition(found, kind).message
-    narrowed = Subject(kind="namespaces", selector=LabelSelector(), clusters=LabelSelector(match_labels={"a": "b"}))
+    narrowed = Subject(kind="namespaces", selector=LabelSelector(), clusters=ClusterSelector(match_labels={"a": "b"}))
     assert "spec.subject.clusters picks none" in condition(status(narrowed, **PODS), "Ready").message
+
+
+def test_a_quota_of_some_clusters_says_so_while_these_are_none_and_names_what_is_in_no_cluster() -> None:
+    part = Subject(kind="project", name="alpha", clusters=ClusterSelector(names=("c1",)))
+    nowhere = condition(status(part, SeedView(name="eu-1"), cpu="4"), "Enforced")
+    assert (nowhere.status, nowhere.reason) == ("False", "NoClusters")
+    assert "picks no cluster of the subject on any seed" in nowhere.message
+    somewhere = status(part, SeedView(name="eu-1"), SeedView(name="us-1", picked=1), cpu="4")
+    assert [condition(somewhere, kind).status for kind in ("Ready", "Enforced")] == ["True", "True"]
+    spec = ResourceQuotaSpec(subject=part, quota={"cpu": "4", "clusters": "2", "example.com/servers": "3"})
+    allocated = AllocatedTypes(names=frozenset({"example.com/servers"}), seed="eu-1")
+    assert unsupported(spec, allocated) == ["clusters", "example.com/servers"]
+    assert "since these are in no cluster" in unsupported_text(spec, allocated)
 
 
 def test_a_quota_of_namespaces_names_the_clusters_in_which_nothing_is_checked() -> None:

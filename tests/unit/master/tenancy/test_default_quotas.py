@@ -211,3 +211,14 @@ def test_of_several_that_follow_the_default_one_is_kept_and_the_others_go_once_i
     usual, other = made(), made(name="another", uid="other")
     assert decided(other, usual) == NOTHING
     assert names(decided(other, enforced(usual)).delete) == ["another"]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"subject": {"kind": "project", "name": "alpha", "clusters": {"names": ["c1"]}}}, {"scopes": ["BestEffort"]}],
+)
+def test_a_quota_of_a_part_leaves_the_default_for_the_rest(part: dict[str, object]) -> None:
+    ours = changed(enforced(own()), spec=part)
+    assert decided(ours).create is not None
+    following = enforced(made())
+    assert decided(ours, following) == NOTHING

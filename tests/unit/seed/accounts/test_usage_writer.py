@@ -58,7 +58,7 @@ class FakeSource:
     """Follows nothing: the test changes its tally and says what a consistent read finds."""
 
     key = KEY
-    consumer = Consumer(PROJECT)
+    consumer = Consumer(PROJECT, KEY)
     problem = None
     lost_at = None
     in_namespaces = None
@@ -103,6 +103,7 @@ class FakeClusters(FakeSource):
     """The project has none, and they are listed as soon as somebody asks."""
 
     key = CLUSTERS_KEY
+    consumer = Consumer(PROJECT)
 
     def __init__(self) -> None:
         super().__init__()

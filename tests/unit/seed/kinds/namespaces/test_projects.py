@@ -52,6 +52,19 @@ def test_where_projects_share_a_cluster_the_label_says_whose_a_namespace_is(worl
     assert world.selected(cluster, {}) == world.selected(cluster, {LABEL: "nobody"}) == []
 
 
+def test_a_quota_of_some_clusters_counts_the_namespaces_that_its_subject_has_there(world: World) -> None:
+    world.cluster("own", pool="gpu")
+    world.cluster("shared", of="FromLabel", pool="gpu")
+    world.quota("gpu", PODS, kind="project", name="alpha", clusters={"matchLabels": {"pool": "gpu"}})
+    world.quota("of-shared", PODS, kind="organization", name="acme", clusters={"names": ["shared"]})
+    assert world.selected(OWN, {}) == ["gpu", "org-acme", "project-alpha"]
+    assert world.selected(SHARED, {LABEL: "alpha"}) == ["gpu", "of-shared", "org-acme", "project-alpha"]
+    assert world.selected(SHARED, {LABEL: "gamma"}) == ["project-gamma"]
+    assert world.selected(OWN_API_SERVER, {LABEL: "alpha"}) == ["org-acme", "project-alpha"], "it is no user cluster"
+    world.cluster("own")
+    assert world.selected(OWN, {}) == ["org-acme", "project-alpha"]
+
+
 def test_quotas_of_both_kinds_limit_a_namespace_that_both_count(world: World) -> None:
     world.quota("ann", PODS, selector={"matchLabels": ANN})
     assert world.selected(SHARED, {LABEL: "beta", **ANN}) == ["ann", "org-acme", "project-beta"]

@@ -1,0 +1,84 @@
+"""Several quotas of one project: of all of it, of one cluster by name, and of the clusters with a label."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+import pytest_asyncio
+
+from devcluster.load import parse_refusal
+from tests.integration.installed.site import CLUSTERS, Answer, Json, Site, cpus, quota_manifest, until
+
+pytestmark = pytest.mark.integration
+
+SEED_OF = {"user-1": "seed-1", "user-2": "seed-2"}  # both UserClusters are of project alpha
+GPU = {"matchLabels": {"pool": "gpu"}}
+
+
+async def label(site: Site, cluster: str, pool: str | None) -> None:
+    await site.patch(SEED_OF[cluster], f"{CLUSTERS}/{cluster}", {"metadata": {"labels": {"pool": pool}}})
+
+
+@pytest_asyncio.fixture
+async def parts(site: Site) -> AsyncIterator[Site]:
+    yield site
+    for cluster in SEED_OF:
+        await label(site, cluster, None)
+
+
+def part(name: str, limit: Mapping[str, str], clusters: Json) -> Json:
+    manifest = quota_manifest(limit, name)
+    manifest["spec"]["subject"]["clusters"] = clusters
+    return manifest
+
+
+async def sees(site: Site, cluster: str, *quotas: str) -> None:
+    async def holds() -> None:
+        found = await site.items(cluster, "namespaces/kube-system/localresourcequotas")
+        assert {each["metadata"]["name"] for each in found} == set(quotas)
+
+    await until(holds, 30)
+
+
+def refusing(answer: Answer) -> str:
+    refusal = parse_refusal(answer.message)
+    assert refusal is not None
+    return answer.message.removeprefix('admission webhook "').partition("exceeded quota: ")[2].partition(",")[0]
+
+
+async def test_the_tightest_of_several_quotas_decides_and_a_cluster_that_is_labelled_anew_is_counted_where_it_is(
+    parts: Site,
+) -> None:
+    site = parts
+    await site.quota({"cpu": "5"})
+    await site.apply("master", part("gpu", cpus(2), GPU), part("of-user-1", cpus(3), {"names": ["user-1"]}))
+    await site.installed.enforced("of-user-1", 60)
+    await site.comes("master", "resourcequotas/gpu", "Enforced", "False", "NoClusters", "picks no cluster")
+    await site.admitted("user-1", 3)
+    assert refusing(await site.refused("user-1")) == "of-user-1"
+    await site.admitted("user-2", 2)
+    assert refusing(await site.refused("user-2")) == "project-alpha"
+
+    await label(site, "user-1", "gpu")
+    await site.uses({"cpu": "3"}, "gpu", seconds=60)
+    await site.comes("master", "resourcequotas/gpu", "Exceeded", "True", "UsageNotAdmitted")
+    await site.comes(
+        "master",
+        "resourcequotas/gpu",
+        "Enforced",
+        "False",
+        "WebhookNotServing",
+        "alpha/user-1 (its labels have changed)",
+    )
+    await sees(site, "user-1", "project-alpha", "of-user-1", "gpu")
+
+    await label(site, "user-1", None)
+    await label(site, "user-2", "gpu")
+    await site.uses({"cpu": "2"}, "gpu", seconds=60)
+    await site.quota({"cpu": "9"})
+    assert refusing(await site.refused("user-2")) == "gpu"
+    assert refusing(await site.refused("user-1")) == "of-user-1"
+    await site.uses({"cpu": "5"})
+    await sees(site, "user-1", "project-alpha", "of-user-1")
+    await sees(site, "user-2", "project-alpha", "gpu")
