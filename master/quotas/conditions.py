@@ -87,6 +87,14 @@ def unless_unsupported(found: Condition, view: QuotaView) -> Condition:
     return condition(found.type, False, NOT_SUPPORTED, text) if text else found
 
 
+def unless_uncounted(found: Condition, not_counted: Sequence[Condition]) -> Condition:
+    """What was never seen anywhere has no use above its limit; and a name that is wrong limits nothing. Which of both
+    is so, nobody knows before the first of it is counted."""
+    if found.status != "True" or not not_counted:
+        return found
+    return condition(found.type, None, not_counted[0].reason, not_counted[0].message)
+
+
 def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuotaSpec) -> Condition:
     kind = "Enforced"
     if all(seed.gone for seed in seeds):

@@ -36,13 +36,15 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     reserved = resources.total(resources.only(seed.reserved, counted) for seed in present)
     lines = seed_lines(view.seeds, view.limits)
     namespaces, namespaces_omitted = namespace_lines.largest_of({seed.name: seed for seed in present}, counted)
+    not_counted = conditions.not_counted(view, judged, before)
     enforcing = conditions.unless_unsupported(conditions.enforced(judged, absent, view.spec), view)
+    enforcing = conditions.unless_uncounted(enforcing, not_counted)
     found = [
         conditions.ready(view, enforcing),
         enforcing,
         conditions.unless_unsupported(conditions.usage_current(judged, absent), view),
         *conditions.of_use(view, use, counted, before),
-        *conditions.not_counted(view, judged, before),
+        *not_counted,
         *conditions.of_promises(view.spec, present),
         *limits_fit(view),
         *override_conditions.overridden(view.overrides, view.raised),

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from devcluster.load import machine
-from tests.integration.installed.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
+from tests.integration.installed.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, quota_manifest, until
 from tests.integration.installed.test_quotas import break_glass
 
 pytestmark = pytest.mark.integration
@@ -56,7 +56,8 @@ async def _told(told: list[tuple[int, str]]) -> None:
 
 async def test_machines_that_are_there_with_many_kinds_of_devices_are_counted_and_told_of(site: Site) -> None:
     """They came in by break-glass, or before there was a bound; and two clusters of a project have others each."""
-    await site.quota({"cpu": "20", "few-00.example.com/device-1": "8"})
+    await site.apply("master", quota_manifest({"cpu": "20", "few-00.example.com/device-1": "8"}))
+    await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "Unknown", "NeverCounted")
     await break_glass(site, "user-1", with_devices("from-before", *devices("many", 81)))
     for number in range(8):
         await site.call("user-1", "POST", MACHINES, with_devices(f"few-{number}", *devices(f"few-{number:02}", 16)))
@@ -76,12 +77,13 @@ async def test_machines_that_are_there_with_many_kinds_of_devices_are_counted_an
 
 async def test_a_misspelt_device_is_named_until_a_machine_has_it(site: Site) -> None:
     path, name = f"resourcequotas/{QUOTA}", "vendor.example.com/acelerator"
-    await site.quota({"cpu": "20", name: "1"})
+    await site.apply("master", quota_manifest({"cpu": "20", name: "1"}))
+    await site.comes("master", path, "Enforced", "Unknown", "NeverCounted", name)
     await site.comes("master", path, "ResourceNotCounted", "True", "NeverCounted", name)
     uid = (await site.get("master", path))["metadata"]["uid"]  # other tests had quotas of that name
     events = [event for event in await site.items("master", EVENTS) if event["regarding"].get("uid") == uid]
     assert [event["reason"] for event in events].count("ResourceNotCounted") == 1
-    await site.comes("master", path, "Ready", "True", "Enforced", seconds=0)
+    await site.comes("master", path, "Ready", "Unknown", "Degraded", seconds=0)
 
     right = name.replace("ac", "acc")
     await site.call("user-1", "POST", MACHINES, with_devices("right", right))
@@ -91,5 +93,6 @@ async def test_a_misspelt_device_is_named_until_a_machine_has_it(site: Site) -> 
 
     async def gone() -> None:
         assert (await site.condition("master", path, "ResourceNotCounted")) == ("", "", "")
+        assert (await site.condition("master", path, "Enforced"))[:2] == ("True", "AllSeeds")
 
     await until(gone, 30)

@@ -161,7 +161,12 @@ def test_a_misspelt_device_is_a_condition_with_what_was_meant_and_one_event() ->
     said = condition(found, "ResourceNotCounted")
     assert (said.status, said.reason) == ("True", "NeverCounted")
     assert "nvidia.com/gpus (did you mean nvidia.com/gpu?)" in said.message
-    assert condition(found, "Ready").status == "True"
+    for kind in ("Enforced", "Ready"):
+        assert (condition(found, kind).status, condition(found, kind).message.endswith(said.message)) == (
+            "Unknown",
+            True,
+        )
+    assert condition(found, "Enforced").reason == "NeverCounted"
     assert new_warnings([], found.conditions) == [("ResourceNotCounted", said.message)]
     assert new_warnings(found.conditions, found.conditions) == []
 

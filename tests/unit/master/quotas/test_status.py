@@ -277,12 +277,16 @@ def test_what_no_cluster_serves_is_unknown_and_not_zero():
     lacks = {"clusters": 1, "not_served": ["count/deployment.apps"]}
     found = shown(seed("eu-1", {"pods": "2"}, **lacks), seed("us-1", **lacks), seed("ap-1"))
     assert (found.summary.usage, found.global_usage) == ("count/deployment.apps ?/5, pods 2/5", {"pods": "2"})
-    ready, counted = condition(found, "Enforced"), condition(found, "ResourceNotCounted")
-    assert ready[0] == "True" and counted[:2] == ("True", "NotServed")
+    enforced, counted = condition(found, "Enforced"), condition(found, "ResourceNotCounted")
+    assert enforced == ("Unknown", "NotServed", counted[2]) and counted[:2] == ("True", "NotServed")
+    assert condition(found, "Ready")[:2] == ("Unknown", "Degraded")
     assert counted[2].startswith("count/deployment.apps: no cluster that takes part serves such objects")
     somewhere = shown(seed("eu-1", **lacks), seed("us-1", clusters=2))
     assert somewhere.summary.usage == "count/deployment.apps 0/5, pods 0/5"
     assert "ResourceNotCounted" not in {each.type for each in somewhere.conditions}
+    assert condition(somewhere, "Enforced")[0] == "True", "where it is not served, there can be none"
+    behind = shown(seed("eu-1", unenforced=["alpha/c1"], **lacks))
+    assert condition(behind, "Enforced")[:2] == ("False", "WebhookNotServing"), "what is known to be wrong says more"
     alone = quota_status(
         msgspec.structs.replace(
             view(seed(clusters=1, not_served=["count/deployment.apps"]), limits={"count/deployment.apps": "5"}),
