@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,8 @@ class Machine:
 
 FIRST = Machine("node-1", "192.0.2.1", "10.88.0.0/16")  # where the isolated command itself runs
 SECOND = Machine("node-2", "192.0.2.2", "10.89.0.0/16")
+THIRD = Machine("node-3", "192.0.2.3", "10.90.0.0/16")
+_MACHINES = (FIRST, SECOND, THIRD)
 
 _CGROUP = "seedquota-node-"
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -170,21 +172,29 @@ def _removed(top: Path) -> bool:
     return True
 
 
+def _networks() -> Iterator[str]:
+    """Commands that connect the machines: a bridge on the first, to which the others have a cable."""
+    yield "mount -t tmpfs tmpfs /run"
+    yield "ip link add machines type bridge"
+    for machine in _MACHINES:
+        inside = "ip" if machine is FIRST else f"ip -netns {machine.name}"
+        if machine is not FIRST:
+            yield f"ip netns add {machine.name}"
+            yield f"ip link add {machine.name} type veth peer name machines netns {machine.name}"
+            yield f"ip link set {machine.name} master machines up"
+        yield f"{inside} link set lo up"
+        yield f"{inside} address add {machine.address}/24 dev machines"
+        yield f"{inside} link set machines up"
+        # A kubelet wants a default route, too.
+        yield f"{inside} route add default via {(SECOND if machine is FIRST else FIRST).address}"
+        for other in _MACHINES:
+            if other is not machine:
+                yield f"{inside} route add {other.pods} via {other.address}"
+
+
 def _inside(scratch: Path, command: Sequence[str]) -> int:
     """The first process: it starts the command and waits for whatever ends. When it ends, the kernel ends the rest."""
-    for line in (
-        "mount -t tmpfs tmpfs /run",
-        f"ip netns add {SECOND.name}",
-        "ip link set lo up",
-        f"ip link add machines type veth peer name machines netns {SECOND.name}",
-        f"ip address add {FIRST.address}/24 dev machines",
-        "ip link set machines up",
-        f"ip -netns {SECOND.name} link set lo up",
-        f"ip -netns {SECOND.name} address add {SECOND.address}/24 dev machines",
-        f"ip -netns {SECOND.name} link set machines up",
-        f"ip route add default via {SECOND.address}",
-        f"ip -netns {SECOND.name} route add default via {FIRST.address}",
-    ):
+    for line in _networks():
         subprocess.run(line.split(), check=True)
     upper, work = scratch / "var", scratch / "work"
     upper.mkdir()
@@ -196,7 +206,7 @@ def _inside(scratch: Path, command: Sequence[str]) -> int:
             file = scratch / name.replace("/", "-")
             file.write_text(value)
             subprocess.run(["mount", "--bind", file, real], check=True)
-    for machine in (FIRST, SECOND):
+    for machine in _MACHINES:
         forward = machine.inside("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         subprocess.run(forward, check=True)
     temporary = scratch / "tmp"

@@ -143,8 +143,18 @@ class Cluster:
             assert answer.status == 200, body
             return body
 
-    async def install(self, name: str, *, into: str = NAMESPACE, **given: object) -> None:
-        await self.helm("install", f"seedquota-{name}", chart(name), "-n", into, *values(**IMAGE, **given))
+    async def install(self, name: str, *, release: str = "", into: str = NAMESPACE, **given: object) -> None:
+        """The chart seedquota-NAME; its release has the same name, unless another is given."""
+        await self.helm("install", release or f"seedquota-{name}", chart(name), "-n", into, *values(**IMAGE, **given))
+
+    async def everything(self) -> set[str]:
+        """Each object of each kind that the API server lists, but for Events: its group, kind, namespace and name."""
+        kinds = (await self.kubectl("api-resources", "--verbs=list", "-o", "name")).split()
+        columns = "custom-columns=A:.apiVersion,K:.kind,S:.metadata.namespace,N:.metadata.name"
+        asked = ",".join(kind for kind in kinds if not kind.startswith(("events", "componentstatuses")))
+        lines = (await self.kubectl("get", asked, "-A", "--no-headers", "-o", columns)).splitlines()
+        objects = (line.split() for line in lines)
+        return {f"{version.partition('/')[0]} {kind} {space} {name}" for version, kind, space, name in objects}
 
     async def enforced(self, quota: str, seconds: float = 120) -> None:
         async def holds() -> None:

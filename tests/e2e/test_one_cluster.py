@@ -85,7 +85,7 @@ async def limit(home: Cluster, cpu: str) -> None:
 async def test_from_helm_install_to_the_first_refused_machine(
     home: Cluster, machines: Machines, before: set[str]
 ) -> None:
-    before.update(await everything(home))
+    before.update(await home.everything())
     await home.apply(restricted(NAMESPACE), namespace(PROJECT))
     started = time.monotonic()
     await home.install("master", **MASTER)
@@ -261,16 +261,6 @@ async def test_helm_uninstall_leaves_no_webhook_and_keeps_quotas(
     await until(lambda: nothing_else_is_left(home, before), 60)  # pods take a moment
 
 
-async def everything(home: Cluster) -> set[str]:
-    """Each object of each kind that the API server lists, but for Events: its group, kind, namespace and name."""
-    kinds = (await home.kubectl("api-resources", "--verbs=list", "-o", "name")).split()
-    columns = "custom-columns=A:.apiVersion,K:.kind,S:.metadata.namespace,N:.metadata.name"
-    asked = ",".join(kind for kind in kinds if not kind.startswith(("events", "componentstatuses")))
-    lines = (await home.kubectl("get", asked, "-A", "--no-headers", "-o", columns)).splitlines()
-    objects = (line.split() for line in lines)
-    return {f"{version.partition('/')[0]} {kind} {space} {name}" for version, kind, space, name in objects}
-
-
 async def nothing_else_is_left(home: Cluster, before: set[str]) -> None:
     """What docs/how-to/uninstall.md names, what the tests made, and the Leases of nodes."""
     made = f" ({PROJECT}|{SHOP}|kube-node-lease) | Namespace <none> ({NAMESPACE}|{PROJECT}|{SHOP})$"
@@ -278,7 +268,7 @@ async def nothing_else_is_left(home: Cluster, before: set[str]) -> None:
         r"[.]io CustomResourceDefinition <none> .*[.]seedquota[.]io$|APIService <none> v1alpha1[.]seedquota[.]io$"
     )
     left = {
-        each for each in await everything(home) - before if not re.search(f"{made}|{definitions}|^seedquota.io ", each)
+        each for each in await home.everything() - before if not re.search(f"{made}|{definitions}|^seedquota.io ", each)
     }
     assert {re.sub("(replica-).*", r"\1", each) for each in left} == {
         f"v1 ServiceAccount {NAMESPACE} default",
