@@ -179,10 +179,14 @@ class Site:
         """One Machine, tried once."""
         return await self.call(cluster, "POST", MACHINES, machine(f"single-{next(_numbers)}", size), **parameters)
 
-    async def decided(self, cluster: str, body: object) -> Answer:
+    async def asked(self, cluster: str, size: Size = SMALL, **parameters: str) -> Answer:
+        """One Machine, until somebody decides."""
+        return await self.decided(cluster, machine(f"single-{next(_numbers)}", size), **parameters)
+
+    async def decided(self, cluster: str, body: object, **parameters: str) -> Answer:
         """A Machine, tried again while nobody can decide, as a client does: on a busy machine that may take seconds."""
         deadline = time.monotonic() + _UNDECIDED_SECONDS
-        while (answer := await self.call(cluster, "POST", MACHINES, body)).status == 503:
+        while (answer := await self.call(cluster, "POST", MACHINES, body, **parameters)).status == 503:
             if time.monotonic() > deadline:
                 break
             await asyncio.sleep(_LONGEST_PAUSE)
@@ -197,14 +201,14 @@ class Site:
         await asyncio.sleep(self._refused_at + FRESH - time.monotonic())
         names = []
         for _ in range(count):
-            answer = await self.decided(cluster, machine(f"single-{next(_numbers)}", size))
+            answer = await self.asked(cluster, size)
             assert answer.status == 201, answer
             names.append(str(answer.body["metadata"]["name"]))
         return names
 
     async def refused(self, cluster: str, size: Size = SMALL) -> Answer:
         """A Machine that must be refused for good, with numbers that add up."""
-        answer = await self.decided(cluster, machine(f"single-{next(_numbers)}", size))
+        answer = await self.asked(cluster, size)
         assert answer.status == 403, answer
         refusal = load.parse_refusal(answer.message)
         assert refusal is not None and refusal.adds_up, answer

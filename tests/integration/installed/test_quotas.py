@@ -248,9 +248,9 @@ async def test_a_dry_run_decides_and_writes_nothing(site: Site) -> None:
 
     before = await until(quiet, 60)
     for cluster in ("user-1", "user-2"):
-        answer = await site.create(cluster, dryRun="All")
+        answer = await site.asked(cluster, dryRun="All")
         assert answer.status == 201, answer
-        answer = await site.create(cluster, Size("2", "1Gi", "1Gi"), dryRun="All")
+        answer = await site.asked(cluster, Size("2", "1Gi", "1Gi"), dryRun="All")
         assert answer.status == 403, answer
         assert "requested: cpu=2, used: cpu=2, limited: cpu=3" in answer.message
     await asyncio.sleep(0.5)

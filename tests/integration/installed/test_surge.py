@@ -71,7 +71,7 @@ class Rollout:
         labels = owner["spec"]["selector"]["matchLabels"]
         name = f"machine-{uuid.uuid4().hex[:8]}"
         metadata = {"name": name, "labels": labels, "ownerReferences": [_reference(owner)]}
-        return await self._site.call(self._cluster, "POST", MACHINES, {**machine(name, SMALL), "metadata": metadata})
+        return await self._site.decided(self._cluster, {**machine(name, SMALL), "metadata": metadata})
 
 
 async def _made(site: Site, cluster: str, kind: str, name: str, spec: Json, owner: Json | None = None) -> Json:
@@ -112,7 +112,7 @@ async def test_one_machine_at_a_time_over_all_seeds_stands_on_surge_while_what_i
     await in_force(site, cpus(4), cpus(1))
     here, there = await Rollout.of(site, ONE, 2), await Rollout.of(site, TWO, 2)
     await site.uses(cpus(4))
-    assert (await site.create(ONE)).status == 403  # a Machine of no rollout
+    assert (await site.asked(ONE)).status == 403  # a Machine of no rollout
 
     answer = await here.one_comes()
     assert answer.status == 201, answer
@@ -130,12 +130,12 @@ async def test_one_machine_at_a_time_over_all_seeds_stands_on_surge_while_what_i
 
     await here.one_goes()
     await shown(site, 4, 0)
-    assert (await site.create(ONE)).status == 403
+    assert (await site.asked(ONE)).status == 403
     answer = await there.one_comes()
     assert answer.status == 201, answer
     await there.one_goes()
     await shown(site, 4, 0)
-    assert (await site.create(TWO)).status == 403
+    assert (await site.asked(TWO)).status == 403
 
 
 async def test_what_is_lent_outlives_a_killed_agent_and_is_given_back_by_its_successor(site: Site) -> None:
@@ -163,4 +163,4 @@ async def test_what_is_lent_outlives_a_killed_agent_and_is_given_back_by_its_suc
     await rollout.one_goes()
     await rollout.one_goes()
     await shown(site, 3, 0)
-    assert (await site.create(ONE)).status == 403
+    assert (await site.asked(ONE)).status == 403
