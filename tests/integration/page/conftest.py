@@ -18,7 +18,10 @@ from tests.integration.page.place import Place
 @pytest_asyncio.fixture(scope="package")
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
     directory = tmp_path_factory.mktemp("page")
-    async with Installation(directory, seeds=2, organization="acme", api=True) as installed, Place(installed) as place:
+    async with (
+        Installation(directory, seeds=2, organization="acme", api=True, master_replicas=2) as installed,
+        Place(installed) as place,
+    ):
         await place.prepare()
         yield place
 

@@ -139,10 +139,11 @@ class Place:
         return "; ".join(each.partition(";")[0] for each in headers.getall("Set-Cookie"))
 
     @asynccontextmanager
-    async def looking(self, browser: Browser, actor: str, **options: Any) -> AsyncIterator[Window]:
+    async def looking(self, browser: Browser, actor: str, *, url: str = "", **options: Any) -> AsyncIterator[Window]:
+        """`url`: where the page is for this browser; empty: at the first replica."""
         context = await browser.new_context(ignore_https_errors=True, **options)
         try:
-            window = Window(self, context, await context.new_page())
+            window = Window(self, context, await context.new_page(), url)
             await window.sign_in(actor)
             yield window
             assert not window.complaints, window.complaints
@@ -153,8 +154,9 @@ class Place:
 class Window:
     """A page of a browser, and everything that it complained of: also each breach of the content's policy."""
 
-    def __init__(self, place: Place, context: BrowserContext, page: Page) -> None:
+    def __init__(self, place: Place, context: BrowserContext, page: Page, url: str = "") -> None:
         self.place = place
+        self.url = url or place.url
         self.context = context
         self.page = page
         self.complaints: list[str] = []
@@ -167,10 +169,10 @@ class Window:
         assert "/sign-in?next=" in self.page.url
         await self.page.fill("#token", self.place.tokens[actor])
         await self.page.get_by_role("button", name="Sign in").click()
-        await self.page.wait_for_url(f"{self.place.url}/")
+        await self.page.wait_for_url(f"{self.url}/")
 
     async def open(self, path: str) -> None:
-        await self.page.goto(f"{self.place.url}{path}")
+        await self.page.goto(f"{self.url}{path}")
 
     async def text(self) -> str:
         return " ".join((await self.page.inner_text("body")).split())
