@@ -13,6 +13,7 @@ from master.apiserver.serializers import AnswerBody
 Amounts = Annotated[dict[str, Annotated[str, Meta(max_length=64)]], Meta(max_length=128)]
 Text = Annotated[str, Meta(max_length=4096)]
 MAX_QUOTAS = 64
+MAX_REFUSALS = 50
 
 
 class DecidedQuota(AnswerBody, kw_only=True, omit_defaults=True):
@@ -65,11 +66,34 @@ class Decision(AnswerBody, kw_only=True):
     not_asked: str = ""
 
 
+class Refusal(AnswerBody, kw_only=True):
+    """One decision that refused. `seed`: whose agent has it."""
+
+    decision: str
+    seed: str
+    record: DecisionRecord
+
+
+class Refusals(AnswerBody, kw_only=True):
+    """Those of the last hour that agents keep, the last first. `more`: there are others. `notAsked`: why no seed, or
+    not each one, was asked; then there may be others, too."""
+
+    items: list[Refusal]
+    more: bool
+    not_asked: str
+
+
 class _Kept(DecisionRecord, kw_only=True):
     decision: Annotated[str, Meta(max_length=64)]
 
 
+class _KeptRefusals(msgspec.Struct):
+    items: Annotated[list[_Kept], Meta(max_length=MAX_REFUSALS)]
+    more: bool = False
+
+
 _kept = msgspec.json.Decoder(_Kept)
+_kept_refusals = msgspec.json.Decoder(_KeptRefusals)
 
 
 def read(decision: str, content: bytes) -> DecisionRecord | None:
@@ -79,6 +103,15 @@ def read(decision: str, content: bytes) -> DecisionRecord | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return found if found.decision == decision else None
+
+
+def read_refusals(content: bytes) -> tuple[list[tuple[str, DecisionRecord]], bool] | None:
+    """Each with its id, and whether there are more. None: it cannot be read."""
+    try:
+        found = _kept_refusals.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return [(each.decision, each) for each in found.items if each.result == "refused"], found.more
 
 
 def visible(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from urllib.parse import urlencode
 
+from common.api.types import Seed
 from common.server.access_reviews import User
 from master.apiserver import decisions, previews
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call, RouteResponse
-from master.apiserver.decisions import DecisionRecord
+from master.apiserver.decisions import MAX_REFUSALS, DecisionRecord, Refusal, Refusals
 from master.apiserver.previews import Calculation, FitsRequest, PreviewInput, WhereRequest
 from master.apiserver.problem import ProblemError
 from master.apiserver.visibility import Visibility
 from master.cache.informers import Caches, subject_of
-from master.seeds.agent_pages import MAX_SEEDS, AgentPages
+from master.seeds.agent_pages import MAX_SEEDS, AgentPages, Found
 
 _EVERYTHING = Right(verb="list", resource="resourcequotas")
 
@@ -50,11 +52,8 @@ class PreviewHandlers:
 
     async def get_decision(self, call: Call) -> RouteResponse:
         """Of a decision that one may not see is said as much as of none (0029-decisions-over-http.md)."""
-        decision, named = call.parameters["decision"].upper(), call.query.get("seed")
-        alive = (seed for seed in self._caches.seeds.store.values() if seed.spec.state != "Lost")
-        seeds = [seed for seed in alive if named in (None, seed.metadata.name)]
-        if len(seeds) > MAX_SEEDS:
-            why = f"there are {len(seeds)} seeds: name one, with ?seed=NAME"
+        decision, seeds = call.parameters["decision"].upper(), self._seeds(call)
+        if why := _too_many(seeds):
             return RouteResponse(decisions.answer(decision, not_asked=why))
         everything = await self._rights.has(call.user, _EVERYTHING)
         found = await self._agents.find([(seed, f"decisions/{decision}") for seed in seeds], call.user.username)
@@ -64,15 +63,50 @@ class PreviewHandlers:
             seen = await self._seen(call.user, record, everything=everything) if record is not None else None
             if seen is not None:
                 shown.append((seed, seen))
-        not_asked = "; ".join(f"{seed}: {why}" for seed, why in sorted(found.not_asked.items()))
-        if not_asked and not everything:  # it may name addresses
-            not_asked = f"{len(found.not_asked)} of {len(seeds)} seeds could not be asked"
+        not_asked = _not_asked(found, len(seeds), everything=everything)
         if shown:
             seed, record = max(shown, key=lambda one: one[1].time)
             return RouteResponse(decisions.answer(decision, seed=seed, record=record, not_asked=not_asked))
         if not not_asked:
             raise ProblemError(404, f"no agent keeps a decision {decision}, or you cannot see it")
         return RouteResponse(decisions.answer(decision, not_asked=not_asked))
+
+    async def list_refusals(self, call: Call) -> RouteResponse:
+        """Of each decision, what `get_decision` says of it."""
+        quota, project, seeds = call.query.get("quota", ""), call.query.get("project", ""), self._seeds(call)
+        if bool(quota) == bool(project):
+            raise ProblemError(422, "name a project or a quota, and not both")
+        if project:
+            await self._visibility.project(call.user, project)
+        elif self._caches.quotas.store.get(quota) is None or not await self._sees_quota(call.user, quota):
+            raise ProblemError(404, f"there is no quota {quota}, or you cannot see it")
+        if why := _too_many(seeds):
+            return RouteResponse(Refusals(items=[], more=False, not_asked=why))
+        everything = await self._rights.has(call.user, _EVERYTHING)
+        asked = urlencode({"quota": quota} if quota else {"project": project})
+        found = await self._agents.find([(seed, f"decisions/refused?{asked}") for seed in seeds], call.user.username)
+        for seed in found.nothing:
+            found.not_asked.setdefault(seed, "an agent of an earlier version has no list of refusals")
+        items, more = list[Refusal](), False
+        for seed, content in found.answers:
+            if (answer := decisions.read_refusals(content)) is None:
+                found.not_asked.setdefault(seed, "its answer cannot be read")
+                continue
+            more = more or answer[1]
+            for id, record in answer[0]:
+                seen = await self._seen(call.user, record, everything=everything)
+                if seen is not None:
+                    items.append(Refusal(decision=id, seed=seed, record=seen))
+        items.sort(key=lambda each: each.record.time, reverse=True)
+        not_asked = _not_asked(found, len(seeds), everything=everything)
+        more = more or len(items) > MAX_REFUSALS
+        return RouteResponse(Refusals(items=items[:MAX_REFUSALS], more=more, not_asked=not_asked))
+
+    def _seeds(self, call: Call) -> list[Seed]:
+        """That which is asked for, or all that are not lost."""
+        named = call.query.get("seed")
+        alive = (seed for seed in self._caches.seeds.store.values() if seed.spec.state != "Lost")
+        return [seed for seed in alive if named in (None, seed.metadata.name)]
 
     async def _seen(self, user: User, record: DecisionRecord, *, everything: bool) -> DecisionRecord | None:
         of_project = bool(record.project) and await self._sees(user, "project", record.project)
@@ -117,3 +151,14 @@ class PreviewHandlers:
             raise ProblemError(503, f"nothing is counted yet for {', '.join(uncounted)}")
         seeds, allocated = list(self._caches.seeds.store.values()), self._caches.allocated_types().names
         return PreviewInput(quotas, seeds, self._clock(), allocated, await self._rights.has(user, _EVERYTHING))
+
+
+def _too_many(seeds: Sequence[Seed]) -> str:
+    return f"there are {len(seeds)} seeds: name one, with ?seed=NAME" if len(seeds) > MAX_SEEDS else ""
+
+
+def _not_asked(found: Found, seeds: int, *, everything: bool) -> str:
+    """Reasons may name addresses: they are for who may list all quotas."""
+    if found.not_asked and not everything:
+        return f"{len(found.not_asked)} of {seeds} seeds could not be asked"
+    return "; ".join(f"{seed}: {why}" for seed, why in sorted(found.not_asked.items()))

@@ -256,6 +256,22 @@ ROUTES = (
     ),
     Route(
         "GET",
+        "/api/v1/refusals",
+        "list_refusals",
+        "What was refused in the last hour",
+        "By a quota, or in a project: name one of both. It needs the right to see that. The agents of the seeds are "
+        "asked for the decisions that they keep, without dry runs; at most 50 are shown.",
+        "Previews",
+        decisions.Refusals,
+        query=(
+            Parameter("quota", "By this quota", {"type": "string", "pattern": f"^{NAME.pattern}$"}),
+            Parameter("project", "In this project", {"type": "string", "pattern": f"^{NAME.pattern}$"}),
+            Parameter("seed", "Ask this seed alone", {"type": "string", "pattern": f"^{NAME.pattern}$"}),
+        ),
+        problems=(404, 422),
+    ),
+    Route(
+        "GET",
         "/api/v2/quotas",
         "list_quotas",
         "Quotas, by name",

@@ -59,6 +59,8 @@ class Page:
             f"/projects/{_NAME}": pages.project,
             f"/organizations/{_NAME}": pages.organization,
             f"/projects/{_NAME}/fits": lookups.fits,
+            f"/projects/{_NAME}/refusals": partial(lookups.refusals, "project"),
+            f"/quotas/{_NAME}/refusals": partial(lookups.refusals, "quota"),
             f"/organizations/{_NAME}/allocations": lookups.allocations,
             "/decisions": lookups.decision,
             "/seeds": pages.seeds,

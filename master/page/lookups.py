@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from master.apiserver.allocation_types import Allocation
 from master.apiserver.call import RouteResponse
-from master.apiserver.decisions import Decision
+from master.apiserver.decisions import Decision, Refusals
 from master.apiserver.previews import FitsRequest, FitsResult, WhereRequest, WhereResult
 from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME, PATTERNS
@@ -70,6 +70,14 @@ class Lookups:
         values = {"id": id, "seed": seed, "found": found, "problem": problem}
         call = f"GET /api/v1/decisions/{id}" if found is not None else ""
         return Shown("decision.html", "Why was it refused?", values, found.command if found else "", call, events="")
+
+    async def refusals(self, kind: Literal["quota", "project"], asked: Asked) -> Shown:
+        """What a quota refused lately, or was refused in a project."""
+        name = asked.names["name"]
+        found = _as(Refusals, await asked.ask("list_refusals", asked.user, query={kind: name}))
+        values = {"kind": kind, "name": name, "found": found}
+        call = f"GET /api/v1/refusals?{kind}={name}"
+        return Shown("refusals.html", f"Refusals of {name}", values, "kubectl seedquota denials", call, events="")
 
     async def fits(self, asked: Asked) -> Shown:
         """Whether more fits into a project; nothing is written."""

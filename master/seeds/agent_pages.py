@@ -33,9 +33,11 @@ NO_RIGHT = "the master may not ask the agents there"
 
 @dataclass
 class Found:
-    """Each answer with its seed. `not_asked`: seeds that could not be asked, or not all of their agents, and why."""
+    """Each answer with its seed. `nothing`: seeds with an agent that has nothing there. `not_asked`: seeds that could
+    not be asked, or not all of their agents, and why."""
 
     answers: list[tuple[str, bytes]] = field(default_factory=list)
+    nothing: set[str] = field(default_factory=set)
     not_asked: dict[str, str] = field(default_factory=dict)
 
 
@@ -86,6 +88,8 @@ class AgentPages:
         finally:
             await cluster.close()
         found.answers += [(name, answer.content) for answer in answers if answer.content is not None]
+        if any(answer.content is None and not answer.problem for answer in answers):
+            found.nothing.add(name)
         problems = [f"{answer.agent}: {answer.problem}" for answer in answers if answer.problem]
         if not pods:
             problems = [f"no agent runs in its namespace {namespace}"]

@@ -19,8 +19,12 @@ from seed.admission.types import Verdict
 MAX_KEPT = 8192
 MAX_DRY_RUNS = 512  # of them: they cost nobody anything, so there can be many
 MAX_FOUND = 100  # of one Machine
+MAX_REFUSED = 50  # in one answer about a quota or a project ...
+MAX_REFUSED_BYTES = 128 * 1024  # ... and what they may take; one decision may have many quotas
+LATELY = 3600.0  # seconds in which a refusal is one of these
 
 PATH = "decisions"
+REFUSED = "refused"  # below it; no decision has an id of seven letters
 MACHINE = "machine"
 POD = "pod"
 
@@ -110,7 +114,10 @@ class Decisions:
             del self._kept[largest]
 
     def page(self, rest: str, query: Mapping[str, str]) -> bytes | None:
-        """What is asked for as JSON: one decision, or a list of those about a Machine, the last first."""
+        """What is asked for as JSON: one decision, or a list: those about a Machine, or what a quota refused lately, or
+        what was refused in a project. The last is first."""
+        if rest == REFUSED:
+            return self._refused(query.get("quota", ""), query.get("project", ""))
         if rest:
             wanted = rest.upper()
             one = next((kept for kept in self._latest() if kept.verdict.decision == wanted), None)
@@ -125,9 +132,33 @@ class Decisions:
                     break
         return _encode({"items": found})
 
+    def _refused(self, quota: str, project: str) -> bytes:
+        """`more`: not all of the last hour, or of the time of which decisions are kept, are in the answer."""
+        since, size = time.time() - LATELY, 0
+        found: list[msgspec.Raw] = []
+        for kept in self._latest():
+            if kept.at < since:
+                break
+            if not kept.call.dry_run and refused_by(kept.verdict, quota, project):
+                item = _encode(record(kept))
+                size += len(item)
+                if len(found) == MAX_REFUSED or size > MAX_REFUSED_BYTES:
+                    return _encode({"items": found, "more": True})
+                found.append(msgspec.Raw(item))
+        return _encode({"items": found, "more": False})
+
     def _latest(self) -> Iterator[Decided]:
         found = [made for kept in (*self._kept.values(), self._dry_runs) for made in kept]
         return iter(sorted(found, key=lambda made: made.at, reverse=True))
+
+
+def refused_by(found: Verdict, quota: str, project: str) -> bool:
+    """By the quota, or of the project."""
+    if found.refusal is None:
+        return False
+    if quota and any(each.refusal is not None and each.snapshot.quota.name == quota for each in found.attempts):
+        return True
+    return bool(project) and found.request is not None and found.request.consumer.project == project
 
 
 def record(decided: Decided) -> Record:

@@ -58,6 +58,7 @@ PROJECT = "/api/v2/projects/alpha/quota"
 CALCULATION = "/api/v2/projects/alpha/quotacalculation"
 QUOTAS = "/api/v2/quotas"
 EVENTS = "/api/v1/events"
+REFUSALS = "/api/v1/refusals"
 FITS, WHERE, DECISION = "/api/v1/fits", "/api/v1/where", "/api/v1/decisions/01JD3Y6K"
 
 OPERATOR = "operator"
@@ -1052,7 +1053,16 @@ async def test_a_decision_is_read_from_the_agents_by_who_may_see_its_quotas(worl
         **{"decision": "01JD3Y6K", "time": "2026-11-20T10:00:03.000Z", "result": "refused", "durationMs": 1.0},
         **{"operation": "CREATE", "user": "bob", "object": "kube-system/m", "project": "alpha", "quotas": quotas},
     }
-    async with agent(world, "decisions", lambda rest, _: json.dumps(record).encode() if rest == "01JD3Y6K" else None):
+    asked: list[Mapping[str, str]] = []
+    earlier = False  # an agent that has no list of refusals
+
+    def page(rest: str, query: Mapping[str, str]) -> bytes | None:
+        asked.append(query)
+        if rest == "refused" and not earlier:
+            return json.dumps({"items": [record], "more": False}).encode()
+        return json.dumps(record).encode() if rest == "01JD3Y6K" else None
+
+    async with agent(world, "decisions", page):
         for actor in ("platform-administrator", "reader", OF_BETA):
             answer = await world.call(actor, "GET", DECISION, replica=1)
             assert (answer.status, answer.body["seed"], answer.body["notAsked"]) == (200, "eu-1", ""), answer
@@ -1061,6 +1071,27 @@ async def test_a_decision_is_read_from_the_agents_by_who_may_see_its_quotas(worl
             assert names == (["org-acme"] if actor == OF_BETA else ["project-alpha", "org-acme"])
             assert found.get("user", "") == ("bob" if actor == "platform-administrator" else "")
             assert found.get("object", "") == ("" if actor == OF_BETA else "kube-system/m")
+        for actor in ("platform-administrator", "reader"):
+            for query in ("quota=project-alpha", "project=alpha", "quota=org-acme"):
+                listed = await world.call(actor, "GET", f"{REFUSALS}?{query}")
+                assert (listed.status, listed.body["notAsked"], listed.body["more"]) == (200, "", False), listed
+                (one,) = listed.body["items"]
+                assert (one["decision"], one["seed"], len(one["record"]["quotas"])) == ("01JD3Y6K", "eu-1", 2)
+                assert one["record"].get("user", "") == ("bob" if actor == "platform-administrator" else "")
+                assert asked[-1] == dict([query.split("=")])
+        others = await world.call(OF_BETA, "GET", f"{REFUSALS}?quota=org-acme")
+        assert [each["name"] for each in others.body["items"][0]["record"]["quotas"]] == ["org-acme"]
+        for actor in (NOBODY, OF_ANOTHER, OF_BETA):
+            for query in ("quota=project-alpha", "project=alpha", "quota=none"):
+                assert (await world.call(actor, "GET", f"{REFUSALS}?{query}")).status == 404, (actor, query)
+        for query in ("", "quota=project-alpha&project=alpha"):
+            assert (await world.call("platform-administrator", "GET", f"{REFUSALS}?{query}")).status == 422
+        earlier = True
+        unknown = await world.call("platform-administrator", "GET", f"{REFUSALS}?project=alpha")
+        assert (unknown.body["items"], unknown.body["notAsked"]) == (
+            [],
+            "eu-1: an agent of an earlier version has no list of refusals",
+        )
         for actor in (NOBODY, OF_ANOTHER):
             hidden = await world.call(actor, "GET", DECISION)
             missing = await world.call(actor, "GET", DECISION.replace("K", "L"))

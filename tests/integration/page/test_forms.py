@@ -178,6 +178,13 @@ async def test_a_tenant_asks_what_fits_and_why_something_was_refused(place: Plac
         await accessible(window)
         text = await window.text()
         assert decision in text
+        await window.open("/projects/alpha")
+        await window.page.get_by_role("link", name="Refused in the last hour").click()
+        await expect(window.page.locator("#refusals")).to_contain_text("Not every seed was asked", timeout=15_000)
+        assert window.page.url.endswith("/projects/alpha"), "it comes into the page"
+        await window.open("/projects/alpha/refusals")
+        assert "2 of 2 seeds could not be asked" in await window.text()
+        await accessible(window)
         await window.open("/decisions?id=%3Cscript%3E")
         assert "eight letters and digits" in await window.text()
         assert await window.page.evaluate("window.pwned") is None
@@ -188,4 +195,5 @@ async def test_allocations_are_listed_with_the_rights_of_the_http_api(place: Pla
     assert status == 200 and "Nothing is allocated" in text
     assert (await place.get("/organizations/acme/allocations", NOBODY))[0] == 404
     assert (await place.get("/organizations/globex/allocations", TENANT))[0] == 404
-    assert (await place.get("/projects/secret/fits", TENANT))[0] == 404
+    for path in ("/projects/secret/fits", "/projects/secret/refusals", "/quotas/project-secret/refusals"):
+        assert (await place.get(path, TENANT))[0] == 404

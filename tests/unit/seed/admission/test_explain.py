@@ -26,7 +26,8 @@ from master.__main__ import main as master_main
 from seed import size_command
 from seed.__main__ import main as seed_main
 from seed.accounts import capacity
-from seed.admission.decision_log import PATH, Call, Decisions
+from seed.admission import decision_log
+from seed.admission.decision_log import PATH, REFUSED, Call, Decisions
 from seed.admission.record import Record
 from seed.admission.replay import replay, text
 from seed.admission.types import Verdict
@@ -279,6 +280,39 @@ async def test_it_keeps_the_last_ones_and_finds_those_about_a_machine() -> None:
     assert of("b") == of("other/a") == of("") == []
     assert decisions.page(ids[0], {}) is None
     assert decisions.page(ids[2], {}) is not None
+
+
+async def test_what_a_quota_refused_lately_is_listed_without_what_it_admitted_and_dry_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decisions = Decisions()
+
+    def refused(**query: str) -> tuple[list[str], bool]:
+        content = decisions.page(REFUSED, query)
+        assert content is not None
+        found = msgspec.json.decode(content)
+        return [item["decision"] for item in found["items"]], found["more"]
+
+    async with seed_world() as world:
+        admitted = await fits(world)
+        keep(world, decisions, admitted)
+        assert refused(quota="project-alpha") == ([], False)
+        one, two = await larger_than_the_limit(world), await larger_than_the_limit(world)
+        for found in (one, two):
+            keep(world, decisions, found)
+        keep(world, decisions, await larger_than_the_limit(world), dry_run=True)
+    (name,) = {attempt.snapshot.quota.name for attempt in one.attempts}
+    last_first = [two.decision, one.decision]
+    assert refused(quota=name) == (last_first, False)
+    assert one.request is not None
+    assert refused(project=one.request.consumer.project) == (last_first, False)
+    assert refused(quota="another") == refused(project="another") == refused() == ([], False)
+    for bound in ("MAX_REFUSED", "MAX_REFUSED_BYTES"):
+        with monkeypatch.context() as patched:
+            patched.setattr(decision_log, bound, 1 if bound == "MAX_REFUSED" else 1200)
+            assert refused(quota=name) == (last_first[:1], True), "the last ones, and that there are others"
+    monkeypatch.setattr(decision_log, "LATELY", -1.0)
+    assert refused(quota=name) == ([], False)
 
 
 async def test_nothing_is_kept_of_what_costs_nothing() -> None:
