@@ -191,19 +191,14 @@ class LocalCopies:
         self._recounted.clear()
 
     def _wake_for(self, name: str) -> None:
-        """Those that show the quota."""
+        """Those that show the quota, also where it counts nothing any more, and those that are to show it."""
         quota = self._quota_cache.quota(name)
+        showing = {key for key, copies in self._copies.items() if copies.shows(name)}
         if quota is None:
             self._recounted.update(key for key, copies in self._in_namespaces.items() if copies.shows(name))
-            for copies in self._copies.values():
-                if copies.shows(name):
-                    copies.wake()
-            return
-        for copies in self._copies.values():
-            if copies.shows(name):  # also where it counts nothing any more
-                copies.wake()
-        for key in self._registry.source_keys(quota):
+        for key in self._registry.source_keys(quota) if quota is not None else ():
+            showing.add(key.cluster)
             if key.quota:
                 self._recounted.add(key.cluster)
-            if (of_key := self._copies.get(key.cluster)) is not None:
-                of_key.wake()
+        for cluster in showing & self._copies.keys():
+            self._copies[cluster].wake()
