@@ -45,7 +45,8 @@ def quota_name(allocation: str) -> str:
 
 def desired_spec(allocation: QuotaAllocation) -> dict[str, object]:
     """Whole: what somebody added to the quota's goes."""
-    limits, clusters = allocation.spec.get("allocation"), allocation.spec.get("clusters")
+    promised, clusters = allocation.spec.get("allocation"), allocation.spec.get("clusters")
+    limits = promised if isinstance(promised, dict) else {}
     return {
         "subject": {
             "kind": "namespaces",
@@ -53,7 +54,8 @@ def desired_spec(allocation: QuotaAllocation) -> dict[str, object]:
             **({"clusters": clusters} if clusters is not None else {}),
             "counts": RESOURCE_QUOTAS_ALONE,
         },
-        "quota": limits.get("hard") if isinstance(limits, dict) else None,
+        "quota": limits.get("hard"),
+        **{name: limits[name] for name in ("scopes", "scopeSelector") if name in limits},
         "enforcement": allocation.spec.get("enforcement", "deny"),
         "warnAtPercent": 90,
     }

@@ -15,6 +15,7 @@ from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.object_names import RESOURCE_QUOTAS, GroupResource
 from common.quota.resources import ResourceList
+from common.quota.scopes import ScopeRequirement
 from seed.admission import denial, fits
 from seed.admission.admitter import Admission
 from seed.admission.objects import RESERVING
@@ -24,7 +25,7 @@ from seed.kinds.namespaces.evaluators import fields, namespaced, resource_quotas
 from seed.kinds.namespaces.evaluators.fields import Replicas
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Refused, Write
 from seed.kinds.namespaces.evaluators.resource_quotas import Promise
-from seed.kinds.namespaces.promises import Connected, Exists, NotReadable, confirming, others
+from seed.kinds.namespaces.promises import Connected, Exists, NotReadable, confirming, others, promise
 from seed.kinds.namespaces.same_write import SameWrites
 from seed.kinds.namespaces.scaled_fields import scaled_fields
 from seed.kinds.namespaces.terms import terms_of
@@ -60,7 +61,7 @@ class _Parts(Generic[ObjectT]):
         self.shares: dict[str, Reservation] = {}
         self.limiting: list[Quota] = []
         self.warnings: list[str] = []
-        self.base: ResourceList = {}
+        self.bases: dict[Sequence[ScopeRequirement], ResourceList] = {}  # by scopes of quotas
         self._most: ResourceList = {}
         self._cluster = cluster
         self._uid = metadata.uid
@@ -71,7 +72,9 @@ class _Parts(Generic[ObjectT]):
         source = SourceKey.of_namespaces(quota.key.uid, self._cluster).text
         self.shares[quota.name] = self._reservation(source, need, base)
         self.limiting.append(quota)
-        self._most, self.base = resources.maximum(self._most, need), resources.maximum(self.base, base)
+        self._most = resources.maximum(self._most, need)
+        if base:
+            self.bases[quota.scopes] = resources.maximum(self.bases.get(quota.scopes, {}), base)
 
     def request(self, *, asks_fits: bool, dry_run: bool, deadline: float) -> Request:
         return Request(
@@ -123,8 +126,8 @@ class NamespacedAdmission:
             return self._unpromised(error, write.new.metadata.name)
         for quota in sorted(quotas, key=lambda quota: quota.name):
             if quota.promises:
-                if (promise := promises.get(quota.name)) is not None:
-                    parts.add(quota, promise.amount, promise.base)
+                if (added := promises.get(quota.name)) is not None:
+                    parts.add(quota, added.amount, added.base)
                 continue
             try:
                 need = _need(evaluator, quota, write, replicas)
@@ -139,7 +142,7 @@ class NamespacedAdmission:
             return Verdict(warnings=parts.warnings)
         asks_fits = fits.asked(write.new.metadata, dry_run=dry_run) > 0
         request = parts.request(asks_fits=asks_fits, dry_run=dry_run, deadline=deadline)
-        confirm = confirming(self._namespaces, key, write.new.metadata, parts.base, deadline) if parts.base else None
+        confirm = confirming(self._namespaces, key, write.new.metadata, parts.bases, deadline) if parts.bases else None
         verdict = await self._of_all(key, write, request, parts.limiting, confirm)
         if parts.warnings and verdict.refusal is None:
             return msgspec.structs.replace(verdict, warnings=[*parts.warnings, *verdict.warnings])
@@ -168,12 +171,15 @@ class NamespacedAdmission:
         """By quota of promises, where the write adds to them. Raises NotReadable, Exists."""
         if evaluator.resource != RESOURCE_QUOTAS:
             return {}
-        raising = [quota for quota in quotas if quota.promises and resource_quotas.raised(write, quota.limits)]
+        seen = [(quota, resource_quotas.seen_within(write, quota.scopes)) for quota in quotas if quota.promises]
+        raising = [(quota, each) for quota, each in seen if each and resource_quotas.raised(each, quota.limits)]
         if not raising:
             return {}
-        limited = {name for quota in raising for name in quota.limits}
-        beside = await others(self._namespaces, cluster, write.new.metadata, limited, deadline - RESERVING)
-        return {quota.name: resource_quotas.added(write, quota.limits, beside) for quota in raising}
+        found = await others(self._namespaces, cluster, write.new.metadata, deadline - RESERVING)
+        return {
+            quota.name: resource_quotas.added(each, quota.limits, promise(found, quota.limits, quota.scopes))
+            for quota, each in raising
+        }
 
     async def _scaled(
         self, cluster: str, kind: GroupResource, quotas: Sequence[Quota], write: Write[Any], deadline: float

@@ -63,6 +63,9 @@ READ_OF_UPDATES = (
 )
 """The fields of `spec` that decide what an update of an object, not of its subresources, adds to what is used."""
 
+OF_SCOPES = frozenset({"scopeSelector", "scopes"})
+"""... of a core ResourceQuota, whether a quota with scopes counts it. An API server lets only the first one change."""
+
 _REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectrulesreviews", "SelfSubjectRulesReview", False, Object)
 """What the canary is: everybody may create one (`system:basic-user`), and nothing is stored. Unlike a
 SelfSubjectAccessReview, it may have labels."""
@@ -105,7 +108,8 @@ def limits_of(quota: Quota, selector: LabelSelector, unserved: Set[GroupResource
     another version than a quota names. By a rule of that version it would ask nothing; so it asks about each version,
     and what the quota cannot read is refused."""
     if quota.promises:
-        return Limits(selector, frozenset(Asked("", RESOURCE_QUOTAS.resource, each) for each in (CREATE, UPDATE)))
+        writes = frozenset(Asked("", RESOURCE_QUOTAS.resource, each) for each in (CREATE, UPDATE))
+        return Limits(selector, writes, read=OF_SCOPES if quota.scopes else frozenset())
     timed = any(scope.scope_name in (scopes.TERMINATING, scopes.NOT_TERMINATING) for scope in quota.scopes)
     evaluators = evaluators_of(Terms(limited=quota.of_objects))
     asked = {

@@ -17,7 +17,14 @@ from common.quota import resources
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms
-from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, Scopes, limits_all, promised, scopes_of
+from seed.kinds.namespaces.evaluators.resource_quotas import (
+    CoreQuota,
+    Scopes,
+    has_scopes,
+    limits_all,
+    promised,
+    scopes_of,
+)
 from seed.kinds.namespaces.totals import ObjectTotals
 from seed.model.reserved_object import parse_object
 
@@ -32,7 +39,7 @@ class PromiseTotals(ObjectTotals):
 
     def put(self, evaluator: NamespacedEvaluator[Any], subject: Object, now: float) -> tuple[bool, bool]:
         assert isinstance(subject, CoreQuota), "nothing else promises"
-        uid, scopes = subject.metadata.uid, scopes_of(subject)
+        uid, scopes = subject.metadata.uid, scopes_of(subject, self.terms.scopes)
         rescoped = scopes != self._scopes.get(uid, Scopes())
         self._limit(uid, -1)
         if scopes:
@@ -86,7 +93,7 @@ class PromiseTotals(ObjectTotals):
                 del self._limiting[key]
 
     def _uses(self, evaluator: NamespacedEvaluator[Any], subject: Any, now: float) -> ResourceList:
-        return promised(subject, self.terms.limited)
+        return promised(subject, self.terms.limited) if has_scopes(subject, self.terms.scopes) else {}
 
     def _moved(self, place: str, before: ResourceList, after: ResourceList) -> None:
         """Without a look at the others: a namespace may have very many."""

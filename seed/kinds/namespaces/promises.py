@@ -8,7 +8,7 @@ is durable. If they are still there, no count before has seen them gone, and eac
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from common.kube.client.api_client import Cluster
@@ -16,8 +16,9 @@ from common.kube.client.errors import ApiError, Malformed
 from common.kube.client.meta import ObjectMeta
 from common.kube.client.resource import Resource
 from common.quota.resources import ResourceList
+from common.quota.scopes import ScopeRequirement
 from seed.admission.types import Confirm
-from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, largest, promised
+from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota, has_scopes, largest, promised
 
 MOST = 2**20  # bytes that the ResourceQuotas of one namespace may have: each admission reads all of them
 PAGE = 100  # of them
@@ -39,10 +40,8 @@ class Exists(Exception):
     """What is to be created is there already. What would be reserved for it would be kept for a while for nothing."""
 
 
-async def others(
-    connected: Connected, cluster: str, metadata: ObjectMeta, limited: Iterable[str], until: float
-) -> ResourceList:
-    """What the other ResourceQuotas of its namespace promise now, by a consistent read. Raises NotReadable, Exists."""
+async def others(connected: Connected, cluster: str, metadata: ObjectMeta, until: float) -> Sequence[CoreQuota]:
+    """The other ResourceQuotas of its namespace, by a consistent read. Raises NotReadable, Exists."""
     try:
         async with asyncio.timeout_at(until):
             listing = await connected.connection(cluster).list(CORE_QUOTAS, metadata.namespace, limit=PAGE)
@@ -53,22 +52,33 @@ async def others(
         raise NotReadable(f"the ResourceQuotas of namespace {metadata.namespace} cannot be read: {why}") from None
     if any(each.metadata.name == metadata.name and each.metadata.uid != metadata.uid for each in listing.items):
         raise Exists
-    return largest(promised(each, limited) for each in listing.items if each.metadata.uid != metadata.uid)
+    return [each for each in listing.items if each.metadata.uid != metadata.uid]
+
+
+def promise(found: Iterable[CoreQuota], limited: Iterable[str], scopes: Sequence[ScopeRequirement]) -> ResourceList:
+    """What they promise together, of what a quota with these scopes counts."""
+    names = tuple(limited)
+    return largest(promised(each, names) for each in found if has_scopes(each, scopes))
 
 
 def confirming(
-    connected: Connected, cluster: str, metadata: ObjectMeta, bases: Mapping[str, int], until: float
+    connected: Connected,
+    cluster: str,
+    metadata: ObjectMeta,
+    bases: Mapping[Sequence[ScopeRequirement], ResourceList],
+    until: float,
 ) -> Confirm:
-    """`bases`: the largest of what is reserved, by resource."""
+    """`bases`: the largest of what is reserved, by the scopes of quotas and by resource."""
 
     async def confirm() -> str:
         try:
-            found = await others(connected, cluster, metadata, bases, until)
+            found = await others(connected, cluster, metadata, until)
         except NotReadable as error:
             return str(error)
         except Exists:
             return "it was created by another request at the same time"
-        if any(found.get(name, 0) < base for name, base in bases.items()):
+        there = {scopes: promise(found, base, scopes) for scopes, base in bases.items()}
+        if any(there[scopes].get(name, 0) < amount for scopes, base in bases.items() for name, amount in base.items()):
             return f"another ResourceQuota of namespace {metadata.namespace} was lowered at the same time"
         return ""
 

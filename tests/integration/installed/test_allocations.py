@@ -211,6 +211,50 @@ async def largest(site: Site, place: tuple[str, str]) -> int:
     return max((int(each["spec"]["hard"]["pods"]) for each in listed), default=0)
 
 
+async def test_with_scopes_only_the_resource_quotas_of_these_pods_count(site: Site, clusters: Clusters) -> None:
+    owner = f"lea-{uuid4().hex[:8]}"
+    promised = Promised(site, clusters, owner)
+    here, there = promised.places[:2]
+    await promised.begin()
+    body = allocation(owner, owner, 10)
+    body["spec"]["allocation"]["scopes"] = ["Terminating"]
+    path = f"resourcequotaallocations/{owner}"
+    await site.apply("master", body)
+    await site.comes("master", path, "Enforced", "True", seconds=60)
+
+    async def asked(place: tuple[str, str], method: str, name: str, pods: int, **scopes: Json) -> Answer:
+        async def answered() -> Answer:
+            path = f"/api/v1/namespaces/{place[1]}/resourcequotas"
+            spec = {"hard": {"pods": str(pods)}, **scopes}
+            at = f"{path}/{name}" if method == "PATCH" else path
+            answer = await site.call(place[0], method, at, {"metadata": {"name": name}, "spec": spec})
+            assert answer.status not in BUSY, answer
+            return answer
+
+        return await until(answered, 60)
+
+    terminating = {"scopeSelector": {"matchExpressions": [{"scopeName": "Terminating", "operator": "Exists"}]}}
+    assert (await asked(here, "POST", "default", 50)).status == 201, "it limits other pods, too"
+    assert (await asked(here, "POST", "terminating", 6, scopes=["Terminating"])).status == 201
+    assert (await asked(there, "POST", "terminating", 5, scopes=["Terminating"])).status == 403
+    assert (await asked(there, "POST", "default", 5)).status == 201
+    entered = await asked(there, "PATCH", "default", 5, **terminating)
+    assert (entered.status, "exceeded quota: " in entered.message) == (403, True), "it would get these scopes"
+    assert (await asked(there, "PATCH", "default", 4, **terminating)).status == 200
+
+    async def shown() -> None:
+        status = (await site.get("master", path))["status"]
+        assert status["allocated"] == {"hard": {"pods": "10"}, "used": {"pods": "10"}}
+
+    await until(shown, 30)
+    await site.comes("master", path, "NamespacesLimited", "False", "NoResourceQuota", promised.places[2][1])
+    changed = {"spec": {"allocation": {"scopes": ["BestEffort"]}}}
+    refused = await site.call("master", "PATCH", f"{GROUP_PATH}/{path}", changed)
+    assert (refused.status, "scopes cannot be changed" in refused.message) == (422, True), refused
+    await site.delete("master", path)
+    await promised.end()
+
+
 async def test_what_core_still_admits_by_is_promised_to_nobody_else(site: Site, clusters: Clusters) -> None:
     """API servers admit by `status.hard`. What is lowered while kube-controller-manager does not run could be used
     there, and by whoever was promised it meanwhile, too."""

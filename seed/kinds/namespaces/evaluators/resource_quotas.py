@@ -3,12 +3,12 @@
 A quota that limits promises (a ResourceQuotaAllocation) counts, in each namespace, the largest amount of each resource
 in `spec.hard` of the namespace's ResourceQuotas. API servers admit by `status.hard`, which kube-controller-manager
 makes the same some time later: until then the larger one counts. Of one that was lowered below its use `status.used`
-counts.
+counts. If the quota has scopes, only ResourceQuotas that have all of them count: those limit nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -65,8 +65,10 @@ class ResourceQuotaEvaluator(Counting[CoreQuota]):
     type = CoreQuota
 
     def adds(self, write: Write[CoreQuota]) -> bool:
-        """Lowering is always allowed, whatever is known of quotas. An update of the object leaves its status alone."""
-        return bool(raised(write, write.new.spec.hard))
+        """Lowering is always allowed, whatever is known of quotas. An update of the object leaves its status alone.
+        Another selector of scopes may be one in which a quota counts it."""
+        rescoped = write.old is not None and set(_scopes(write.old)) != set(_scopes(write.new))
+        return rescoped or bool(raised(write, write.new.spec.hard))
 
     def usage(self, subject: CoreQuota, now: float) -> dict[str, int]:
         return {count_of(RESOURCE_QUOTAS): UNIT, ALIASES[RESOURCE_QUOTAS]: UNIT}
@@ -92,10 +94,34 @@ def promised(subject: CoreQuota, limited: Iterable[str]) -> ResourceList:
     }
 
 
-def scopes_of(subject: CoreQuota) -> Scopes:
-    """Which pods it limits; none: all of them."""
-    found = requirements(subject.spec.scopes, subject.spec.scope_selector.match_expressions)
+def scopes_of(subject: CoreQuota, within: Sequence[ScopeRequirement] = ()) -> Scopes:
+    """Which pods it limits, of those in the scopes `within`; none: all of them."""
+    apart = {_meaning(each) for each in within}
+    found = (each for each in _scopes(subject) if _meaning(each) not in apart)
     return frozenset(each.scope_name if each.operator == EXISTS else _OTHER for each in found)
+
+
+def has_scopes(subject: CoreQuota, wanted: Sequence[ScopeRequirement]) -> bool:
+    """Whether it limits only objects that are in all of these scopes. A quota with scopes counts no other ones."""
+    return not wanted or {_meaning(each) for each in wanted} <= {_meaning(each) for each in _scopes(subject)}
+
+
+def seen_within(write: Write[CoreQuota], wanted: Sequence[ScopeRequirement]) -> Write[CoreQuota] | None:
+    """The write as a quota with these scopes sees it: what gets such scopes is new there. None: it counts it not."""
+    if not wanted:
+        return write
+    if not has_scopes(write.new, wanted):
+        return None
+    counted_before = write.old is not None and has_scopes(write.old, wanted)
+    return write if counted_before else msgspec.structs.replace(write, old=None)
+
+
+def _scopes(subject: CoreQuota) -> tuple[ScopeRequirement, ...]:
+    return requirements(subject.spec.scopes, subject.spec.scope_selector.match_expressions)
+
+
+def _meaning(requirement: ScopeRequirement) -> tuple[str, str, frozenset[str]]:
+    return requirement.scope_name, requirement.operator, frozenset(requirement.values)
 
 
 def limits_all(several: Collection[Scopes]) -> bool:

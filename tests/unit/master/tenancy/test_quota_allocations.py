@@ -126,6 +126,17 @@ async def test_the_quota_is_narrowed_to_clusters_and_warns_as_the_allocation_say
     assert (made.quota.spec["subject"], made.quota.spec["enforcement"]) == (subject, "warn")
 
 
+async def test_the_quota_counts_within_the_scopes_of_the_allocation() -> None:
+    scopes = {"scopes": ["Terminating"], "scopeSelector": {"matchExpressions": [{"scopeName": "BestEffort"}]}}
+    made, there = Master(), allocation()
+    promised = {"hard": {"pods": "50"}, **scopes}
+    made.put("resourcequotaallocations", msgspec.structs.replace(there, spec={**there.spec, "allocation": promised}))
+    await made.look()
+    assert made.quota is not None
+    assert {name: made.quota.spec[name] for name in scopes} == scopes
+    assert made.quota.spec["quota"] == {"pods": "50"}
+
+
 async def test_the_quota_follows_the_allocation_and_is_restored(master: Master) -> None:
     master.put("resourcequotaallocations", allocation(generation=2, pods="60"))
     await master.look()

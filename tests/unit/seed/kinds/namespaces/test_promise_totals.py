@@ -203,3 +203,23 @@ def test_very_many_quotas_of_one_namespace_cost_no_look_at_all_the_others() -> N
 
     calls(10)  # caches are filled
     assert calls(400) < 3 * calls(200)
+
+
+def test_with_scopes_only_what_has_all_of_them_counts_and_limits_a_namespace() -> None:
+    pods = frozenset({"pods"})
+    within = (ScopeRequirement("Terminating"), ScopeRequirement("PriorityClass", "In", ("low", "high")))
+    found = PromiseTotals(Terms(limited=LIMITED, scopes=within, promises=True))
+    classes = (ScopeRequirement("PriorityClass", "In", ("high", "low")),)
+    for each in (
+        quota("default", pods="50"),
+        scoped("terminating", "Terminating", pods="40"),
+        scoped("classes", selector=classes, pods="30"),
+        scoped("best", "Terminating", "BestEffort", selector=classes, pods="3"),
+    ):
+        found.put(EVALUATOR, each, 0.0)
+    assert found.used == nanos("pods=3")
+    assert found.lacking("web", pods) == ["pods"], "it limits the pods of best effort alone"
+    found.put(EVALUATOR, scoped("not-best", "Terminating", "NotBestEffort", selector=classes, pods="5"), 0.0)
+    assert (found.used, found.lacking("web", pods)) == (nanos("pods=5"), [])
+    assert found.put(EVALUATOR, scoped("not-best", "Terminating", "NotBestEffort", pods="5"), 0.0) == (True, True)
+    assert (found.used, found.lacking("web", pods)) == (nanos("pods=3"), ["pods"])

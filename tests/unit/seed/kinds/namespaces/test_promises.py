@@ -268,3 +268,62 @@ async def test_what_core_still_admits_by_is_promised_already(web: Allocated) -> 
     web.there = [lowered]
     assert (await web.ask(quota("other", pods="8")))["allowed"]
     assert (web.caller.use(NAME), web.kept.base) == (nanos("pods=2"), nanos("pods=6"))
+
+
+TERMINATING = {"scopes": ["Terminating"]}
+BY_SELECTOR = {"scopeSelector": {"matchExpressions": [{"scopeName": "Terminating", "operator": "Exists"}]}}
+
+
+def scoped(found: dict, *several: dict) -> dict:
+    return {**found, "spec": {key: value for each in (found["spec"], *several) for key, value in each.items()}}
+
+
+@pytest.mark.parametrize("scope", [TERMINATING, BY_SELECTOR], ids=["scopes", "selector"])
+async def test_an_allocation_with_scopes_counts_the_resource_quotas_that_have_them(web: Allocated, scope: dict) -> None:
+    await web.limit("pods=10", **TERMINATING)
+    web.there = [quota("default", "7", pods="8"), scoped(quota("other", "7", pods="2"), {"scopes": ["BestEffort"]})]
+    assert (await web.ask(quota("another", pods="99")))["allowed"]
+    assert not web.caller.world.account(NAME).reservations
+    code, message = await web.refused(scoped(quota("terminating", pods="11"), scope))
+    assert (code, "requested: pods=11, used: pods=0, limited: pods=10" in message) == (403, True)
+    assert (await web.ask(scoped(quota("terminating", pods="10"), scope)))["allowed"]
+    assert (web.kept.amount, web.kept.base) == (nanos("pods=10"), {}), "what has other scopes is no base"
+
+
+async def test_a_resource_quota_that_gets_the_scopes_is_new_to_the_allocation(web: Allocated) -> None:
+    """An API server lets the selector of scopes change. Else it would bring any amount into them, with no raise."""
+    await web.limit("pods=10", **TERMINATING)
+    before, after = quota("default", "41", pods="11"), scoped(quota("default", "41", pods="11"), BY_SELECTOR)
+    assert (await web.refused(after, before))[0] == 403
+    assert (await web.ask(before, after))["allowed"], "it leaves them"
+    assert (await web.ask(scoped(quota("default", "41", pods="9"), BY_SELECTOR), before))["allowed"]
+    assert (web.kept.amount, web.kept.generation) == (nanos("pods=9"), 42)
+
+
+async def test_each_allocation_reads_what_others_promise_by_its_own_scopes_again(web: Allocated) -> None:
+    await web.limit("pods=50")
+    await web.limit("pods=50", "allocation.terminating", **TERMINATING)
+    web.there = [quota("default", "7", pods="20"), scoped(quota("first", "7", pods="8"), TERMINATING)]
+
+    def lowered(number: int) -> None:
+        if number == 2:
+            web.there = [quota("default", "7", pods="20"), scoped(quota("first", "8", pods="7"), TERMINATING)]
+
+    asked = scoped(quota("second", pods="12"), TERMINATING)
+    web.on_read = lowered
+    assert (await web.refused(asked))[0] == 503, "the first of its scopes is lower, though another promises more"
+    assert (await web.ask(asked))["allowed"]
+    kept = {
+        name: next(iter(web.caller.world.account(name).reservations.values()))
+        for name in (NAME, "allocation.terminating")
+    }
+    assert (kept[NAME].amount, kept[NAME].base) == ({}, nanos("pods=12"))
+    second = kept["allocation.terminating"]
+    assert (second.amount, second.base) == (nanos("pods=5"), nanos("pods=7"))
+
+
+async def test_the_api_server_asks_about_a_new_selector_of_scopes(web: Allocated) -> None:
+    await web.limit("pods=10", **TERMINATING)
+    found = web.caller.world.quota_cache.quota(NAME)
+    assert found is not None and found.selector is not None
+    assert limits_of(found, found.selector).read == {"scopeSelector", "scopes"}
