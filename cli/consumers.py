@@ -65,7 +65,7 @@ def consumers(
     ]
     if namespaces is None:
         namespaces = [
-            Consumer("namespace", f"{each.cluster}/{each.namespace}", limited(each.used))
+            Consumer("namespace", f"{each.cluster}/{each.namespace}", limited(each.used), project=each.project)
             for each in quota.status.namespaces
         ]
     return [*ordered(of_clusters, limits), *ordered(namespaces, limits)]

@@ -117,10 +117,11 @@ class WireReport(Wire):
 
 
 class NamespaceUse(Wire):
-    """What one namespace has of a quota of kind namespaces."""
+    """What one namespace has of a quota. `project`: that it is of; empty if it is of none, or its seed does not say."""
 
     cluster: str
     namespace: str
+    project: str = ""
     used: Quantities = {}
 
 

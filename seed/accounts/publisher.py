@@ -153,7 +153,10 @@ class Publisher:
             if isinstance(account, WireReport) and _for_people(account) and NOT_DECLARED in error.message:
                 # What is for people only must not keep the master from the rest: it answers the nonce in it.
                 log.warning("account published in part: the CRD is of an earlier release", extra=facts)
-                account = msgspec.structs.replace(account, waits_for=None, not_served=[], not_counted=[], picked=0)
+                namespaces = [msgspec.structs.replace(each, project="") for each in account.namespaces]
+                account = msgspec.structs.replace(
+                    account, waits_for=None, not_served=[], not_counted=[], picked=0, namespaces=namespaces
+                )
                 return await self._apply(quota, {**status, "account": account})
             log.warning("account not published", extra=facts)
             return False
@@ -171,7 +174,7 @@ class Publisher:
         uid = quota.key.uid
         known = self._in_namespaces.get(uid)
         if known is None or now - known[0] >= QUIET_INTERVAL:
-            largest, without = _largest_namespaces(sources, quota), _without_quota(sources)
+            largest, without = self._largest_namespaces(sources, quota), _without_quota(sources)
             found = _InNamespaces(*largest, *without, _not_served(sources, quota))
             known = self._in_namespaces[uid] = now, found
         return known
@@ -190,6 +193,26 @@ class Publisher:
                 names.append(f"{quota.shown(key)} (its labels have changed)")
                 seconds.append(left)
         return names, min(seconds, default=None)
+
+    def _largest_namespaces(self, sources: Iterable[UsageSource], quota: Quota) -> tuple[tuple[NamespaceUse, ...], int]:
+        """And how many others there are that use something."""
+        inside = {each.cluster: each for source in sources if (each := source.in_namespaces) is not None}
+        found = [
+            ((cluster, namespace), limited)
+            for cluster, counted in inside.items()
+            for namespace, used in counted.totals.by_namespace.items()
+            if (limited := resources.only(used, quota.limits))
+        ]
+        lines = tuple(
+            NamespaceUse(
+                cluster=cluster,
+                namespace=namespace,
+                project=self._cluster_cache.project_in(cluster, inside[cluster].labels(namespace)),
+                used=wire_quantities(used),
+            )
+            for (cluster, namespace), used in largest(found, quota.limits)
+        )
+        return lines, len(found) - len(lines)
 
     def _stale(
         self, quota: Quota, sources: Iterable[UsageSource], account: Account, now: float
@@ -225,28 +248,15 @@ def _soonest(*seconds: float | None) -> float | None:
 
 def _for_people(account: WireReport) -> bool:
     """Whether it has fields that are for people only."""
-    return account.waits_for is not None or bool(account.not_served or account.not_counted or account.picked)
+    of_projects = any(each.project for each in account.namespaces)
+    return account.waits_for is not None or bool(
+        account.not_served or account.not_counted or account.picked or of_projects
+    )
 
 
 def kept_use(used: ResourceList, account: Account, quota: Quota) -> ResourceList:
     """As much of the use as an account keeps."""
     return names.kept(used, accounts.ever_limited(account, quota.ceilings), names.FURTHER)
-
-
-def _largest_namespaces(sources: Iterable[UsageSource], quota: Quota) -> tuple[tuple[NamespaceUse, ...], int]:
-    """And how many others there are that use something."""
-    found = [
-        ((counted.cluster, namespace), limited)
-        for source in sources
-        if (counted := source.in_namespaces) is not None
-        for namespace, used in counted.totals.by_namespace.items()
-        if (limited := resources.only(used, quota.limits))
-    ]
-    lines = tuple(
-        NamespaceUse(cluster=cluster, namespace=namespace, used=wire_quantities(used))
-        for (cluster, namespace), used in largest(found, quota.limits)
-    )
-    return lines, len(found) - len(lines)
 
 
 def _not_served(sources: Iterable[UsageSource], quota: Quota) -> tuple[str, ...]:

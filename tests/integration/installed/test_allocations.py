@@ -11,7 +11,7 @@ import pytest
 
 from devcluster.install import GROUP_PATH
 from devcluster.objects import API
-from tests.integration.installed.site import Answer, Json, Site, until
+from tests.integration.installed.site import PROJECT, Answer, Json, Site, until
 from tests.integration.installed.test_namespaces import Clusters, clusters
 
 __all__ = ["clusters"]
@@ -245,6 +245,8 @@ async def test_with_scopes_only_the_resource_quotas_of_these_pods_count(site: Si
     async def shown() -> None:
         status = (await site.get("master", path))["status"]
         assert status["allocated"] == {"hard": {"pods": "10"}, "used": {"pods": "10"}}
+        found = {each["namespace"]: (each["project"], each["used"]["pods"]) for each in status["usedByProject"]}
+        assert found == {here[1]: (PROJECT, "6"), there[1]: (PROJECT, "4")}
 
     await until(shown, 30)
     await site.comes("master", path, "NamespacesLimited", "False", "NoResourceQuota", promised.places[2][1])

@@ -210,14 +210,16 @@ async def test_the_status_says_what_is_promised_and_where(master: Master) -> Non
     master.says(
         hard={"pods": "50"},
         globalUsage={"pods": "30"},
-        namespaces=[{"cluster": "alpha/c1", "namespace": "web", "used": {"pods": "30"}}],
+        namespaces=[{"cluster": "alpha/c1", "namespace": "web", "project": "alpha", "used": {"pods": "30"}}],
         namespacesOmitted=4,
         summary={"usage": "pods 30/50"},
         conditions=[ready],
     )
     await master.look()
     assert master.status["allocated"] == {"hard": {"pods": "50"}, "used": {"pods": "30"}}
-    assert master.status["usedByProject"] == [{"cluster": "alpha/c1", "namespace": "web", "used": {"pods": "30"}}]
+    assert master.status["usedByProject"] == [
+        {"cluster": "alpha/c1", "namespace": "web", "project": "alpha", "used": {"pods": "30"}}
+    ]
     assert master.status["usedByProjectOmitted"] == 4
     assert master.status["summary"] == {"allocated": "pods 30/50", "namespaces": 5}
     assert [each.reason for each in master.status["conditions"]] == ["Enforced"]

@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from common.api.labels import PROJECT_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota.account import Account
@@ -17,6 +18,7 @@ from seed.accounts import publisher as module
 from seed.accounts.publish import QUIET_INTERVAL
 from seed.accounts.publisher import Publisher
 from seed.accounts.waits import Waits
+from seed.kinds.namespaces.cache import Namespace
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.source import NamespacedSource
 from seed.kinds.namespaces.totals import ObjectTotals
@@ -44,6 +46,7 @@ class Leader:
         self.written: list[dict[str, Any]] = []
         self.not_served: frozenset[str] = frozenset()
         self.older = False  # the CRD does not know what is for people only
+        self.namespaces: dict[str, Namespace] = {}
         self.totals = Totals(Terms(limited=frozenset({"pods"})))
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         cluster = cast(Cluster, SimpleNamespace(apply=self._apply))
@@ -52,7 +55,8 @@ class Leader:
 
     async def _apply(self, _resource: object, body: dict[str, Any], **_how: object) -> None:
         account = msgspec.to_builtins(body["status"]["account"])
-        if self.older and "notServed" in account:
+        of_projects = any("project" in each for each in account.get("namespaces", ()))
+        if self.older and ("notServed" in account or of_projects):
             raise ApiError(500, "InternalError", ".status.account.notServed: field not declared in schema")
         self.written.append(account)
 
@@ -67,7 +71,12 @@ class Leader:
             unreached=lambda _: None,
             had=lambda *_: None,
         )
-        counted = SimpleNamespace(totals=self.totals, lacking=lambda _limited: {}, not_served=self.not_served)
+        counted = SimpleNamespace(
+            totals=self.totals,
+            lacking=lambda _limited: {},
+            not_served=self.not_served,
+            objects=SimpleNamespace(namespaces=SimpleNamespace(store=self.namespaces)),
+        )
         source._counted = cast(Any, counted)
         account = Account(incarnation="life", master="m", epoch=1, used={source.key: nanos(use)})
         return await self.publisher.publish(quota, account, [source])
@@ -122,3 +131,18 @@ async def test_that_all_replicas_know_a_quota_is_published_once_its_account_was_
     assert leader.written[-1]["enforcedGeneration"] == 7
     await leader.publisher.publish_at_once(quota, msgspec.structs.replace(fenced, master="m"), [])
     assert leader.written[-1]["enforcedGeneration"] == 1
+
+
+async def test_each_namespace_is_reported_with_its_project_and_to_an_older_definition_without(leader: Leader) -> None:
+    leader.totals.sums = {"web": nanos("pods=2"), "tools": nanos("pods=1")}
+    body = {"metadata": {"name": "web", "labels": {PROJECT_LABEL: "alpha"}}}
+    leader.namespaces = {"web": msgspec.convert(body, Namespace)}
+    await leader.publish("pods=3")
+    assert [(each["namespace"], each.get("project")) for each in leader.written[-1]["namespaces"]] == [
+        ("web", "alpha"),
+        ("tools", None),
+    ]
+    leader.older, leader.now = True, leader.now + 60.0
+    await leader.publish("pods=4")
+    assert leader.written[-1]["used"] == {"pods": "4"}
+    assert all("project" not in each for each in leader.written[-1]["namespaces"])
