@@ -23,6 +23,7 @@ from common.runtime.waiting import first_of
 from common.server import program
 from common.server.program import Program
 from master.apiserver.server import ApiServer
+from master.history.prometheus import PrometheusHistory
 from master.history.sampler import Sampler
 from master.manager import LEASE, Master
 from master.page.app import CALLBACK, Page
@@ -88,6 +89,17 @@ class MasterOptions(CommonOptions):
         Path | None,
         Flag(flags.path, "SQLite file with the use of the last 30 days, for the page; not set: none is kept"),
     ] = None
+    history_prometheus_url: Annotated[
+        str | None,
+        Flag(
+            flags.http_url,
+            "Prometheus that scrapes the master: the page reads the use of the last 30 days there, and no file is kept",
+        ),
+    ] = None
+    history_prometheus_labels: Annotated[
+        tuple[tuple[str, str], ...],
+        Flag(flags.labels, "labels that the metrics of this installation have there, such as namespace=seedquota"),
+    ] = ()
     notification_networks: Annotated[
         tuple[str, ...],
         Flag(
@@ -112,6 +124,15 @@ def provider(given: MasterOptions) -> Provider | None:
         return Provider(client)
     except (OSError, ValueError) as error:
         raise UsageError(f"the files of the OpenID Connect client cannot be used: {error}") from None
+
+
+def history_of(given: MasterOptions) -> PrometheusHistory | None:
+    """Raises UsageError."""
+    if given.history_prometheus_url is None:
+        return None
+    if given.history_file is not None:
+        raise UsageError("--history-file and --history-prometheus-url: choose one of them")
+    return PrometheusHistory(given.history_prometheus_url, dict(given.history_prometheus_labels))
 
 
 async def connect(given: MasterOptions) -> Cluster:
@@ -142,10 +163,10 @@ async def serve(running: Program, given: MasterOptions) -> None:
     if given.api_address is not None:
         names = given.api_names or (f"seedquota-master.{given.namespace}.svc",)
         key = SessionKey(cluster, given.namespace)
-        history = Sampler(master.caches, given.history_file) if given.history_file is not None else None
+        sampler = Sampler(master.caches, given.history_file) if given.history_file is not None else None
         try:
             prefix = prefix_of(given.page_url or "")
-            page = Page(lambda: key.sealer, prefix, history, provider(given))
+            page = Page(lambda: key.sealer, prefix, history_of(given) or sampler, provider(given))
             api = ApiServer(
                 cluster,
                 master.caches,
@@ -160,8 +181,8 @@ async def serve(running: Program, given: MasterOptions) -> None:
             raise UsageError(f"--page-url: {error}") from None
         if given.page == "on":
             work.append(key.run())
-            if history is not None:
-                work.append(history.run())
+            if sampler is not None:
+                work.append(sampler.run())
         running.health.add("api", api.not_ready)
         work.append(api.run())
     try:

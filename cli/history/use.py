@@ -13,12 +13,10 @@ from cli.connection import TIMEOUT
 from cli.outcome import Failed
 from common.quota import resources
 from common.quota.quantity import UNIT
+from master.history.prometheus_api import Points, PrometheusError, query_range
 
 PARTS = 12
 LEAST = 300  # seconds of one part: less than a few scrapes tell nothing
-MAX_ANSWER = 4 * 2**20  # bytes
-MAX_SAID = 200  # characters of an error
-MAX_AMOUNT = 2.0**62  # cores or bytes
 
 
 class Peak(msgspec.Struct, frozen=True):
@@ -38,26 +36,6 @@ class Part(msgspec.Struct, frozen=True):
     refusals: int | None
 
 
-class _Series(msgspec.Struct):
-    metric: dict[str, str] = {}
-    values: list[tuple[float, str]] = []
-
-
-class _Matrix(msgspec.Struct, rename="camel"):
-    result_type: str = ""
-    result: list[_Series] = []
-
-
-class _QueryResponse(msgspec.Struct, rename="camel"):
-    status: str
-    data: _Matrix = msgspec.field(default_factory=_Matrix)
-    error: str = ""
-
-
-Points = dict[float, dict[str, float]]
-"""By time and resource."""
-
-
 async def parts(url: str, quota: str, now: datetime, since: float) -> list[Part]:
     """The last first; without those of which Prometheus has nothing. Raises Failed."""
     step = max(math.ceil(since / PARTS), LEAST)
@@ -65,15 +43,11 @@ async def parts(url: str, quota: str, now: datetime, since: float) -> list[Part]
     async with aiohttp.ClientSession(timeout=timeout) as session:
 
         async def ask(query: str) -> Points:
-            end = now.timestamp()
-            count = max(math.ceil(since / step), 1)
-            wanted = {
-                "query": query,
-                "start": f"{end - (count - 1) * step:.3f}",
-                "end": f"{end:.3f}",
-                "step": f"{step}",
-            }
-            return read(await _get(session, f"{url.rstrip('/')}/api/v1/query_range", wanted))
+            end, count = now.timestamp(), max(math.ceil(since / step), 1)
+            try:
+                return await query_range(session, url, query, end - (count - 1) * step, end, step)
+            except PrometheusError as error:
+                raise Failed(str(error)) from None
 
         chosen = f'quota="{quota}"'
         used = await ask(f"max by (resource) (max_over_time(seedquota_used{{{chosen}}}[{step}s]))")
@@ -83,36 +57,6 @@ async def parts(url: str, quota: str, now: datetime, since: float) -> list[Part]
         none = f"0 * count(max_over_time(seedquota_accounts_fenced[{step}s]))"
         refusals = await ask(f"sum(increase(seedquota_refusals_total{{{chosen}}}[{step}s])) or {none}")
     return [_part(time, step, used[time], least, most, refusals) for time in sorted(used, reverse=True)]
-
-
-async def _get(session: aiohttp.ClientSession, url: str, wanted: Mapping[str, str]) -> bytes:
-    try:
-        async with session.get(url, params=wanted, allow_redirects=False) as answer:
-            content = await answer.content.read(MAX_ANSWER)
-            if not answer.content.at_eof():
-                raise Failed(f"Prometheus answers more than {MAX_ANSWER} bytes")
-            if answer.status not in (200, 400, 422, 503):
-                raise Failed(f"Prometheus at {url} answered {answer.status}: is that the URL of its start page?")
-            return content
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise Failed(f"Prometheus cannot be asked: {error or type(error).__name__}") from None
-
-
-def read(content: bytes) -> Points:
-    """Raises Failed."""
-    try:
-        answer = msgspec.json.decode(content, type=_QueryResponse)
-        if answer.status != "success":
-            raise Failed(f"Prometheus refuses the question: {answer.error[:MAX_SAID]}")
-        found: Points = {}
-        for series in answer.data.result:
-            for time, value in series.values:
-                amount = float(value)
-                if math.isfinite(amount) and 0 <= amount <= MAX_AMOUNT:
-                    found.setdefault(time, {})[series.metric.get("resource", "")] = amount
-    except (ValueError, RecursionError) as error:
-        raise Failed(f"Prometheus answers what cannot be read: {error}") from None
-    return found
 
 
 def _part(time: float, step: int, used: Mapping[str, float], least: Points, most: Points, refusals: Points) -> Part:

@@ -87,13 +87,18 @@ def address(raw: str) -> Address:
     return Address(host, int(port))
 
 
-def https_url(raw: str) -> str:
+def https_url(raw: str, schemes: Sequence[str] = ("https",)) -> str:
     """Without the trailing slash."""
     parts = urlsplit(raw)
-    if parts.scheme != "https" or not parts.hostname or parts.query or parts.fragment or parts.username is not None:
+    if parts.scheme not in schemes or not parts.hostname or parts.query or parts.fragment or parts.username is not None:
         raise ValueError(f"{raw!r} is not a URL such as https://seed.example.com:8443")
     parts.port  # noqa: B018 - raises ValueError when it is no number
     return raw.rstrip("/")
+
+
+def http_url(raw: str) -> str:
+    """With TLS or without, without the trailing slash."""
+    return https_url(raw, ("http", "https"))
 
 
 def whole_seconds(least: int, most: int) -> Callable[[str], int]:
@@ -132,6 +137,17 @@ def choice(*values: str) -> Callable[[str], str]:
 def words(raw: str) -> tuple[str, ...]:
     """Comma separated."""
     return tuple(word for word in (part.strip() for part in raw.split(",")) if word)
+
+
+def labels(raw: str) -> tuple[tuple[str, str], ...]:
+    """Of metrics: `namespace=seedquota,cluster=prod`."""
+    found = []
+    for word in words(raw):
+        name, _, value = word.partition("=")
+        if not re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name) or not value:
+            raise ValueError(f"{word!r} is not a label and its value, such as namespace=seedquota")
+        found.append((name, value))
+    return tuple(found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,11 @@ from master.apiserver.app import API
 from master.apiserver.encoding import takes_gzip
 from master.apiserver.problem import ProblemError
 from master.apiserver.reading import field
-from master.history.sampler import Sampler
 from master.page import editing
 from master.page.answering import Answering
 from master.page.assets import assets
 from master.page.forms import read_form
-from master.page.handlers import Asked, Handler, Pages, Shown
+from master.page.handlers import Asked, Handler, Pages, PastUse, Shown
 from master.page.lookups import Lookups
 from master.page.oidc import Provider
 from master.page.rendering import HEADERS
@@ -39,7 +38,7 @@ class Page:
         self,
         sealer: Callable[[], Sealer | None],
         prefix: str = "",
-        history: Sampler | None = None,
+        history: PastUse | None = None,
         provider: Provider | None = None,
     ) -> None:
         self._history = history

@@ -24,7 +24,7 @@ from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache, Use
 from master.cache.informers import Caches
 from master.cache.objects import MASTER_QUOTAS, ORGANIZATIONS, PROJECTS, QUOTA_SETTINGS, MasterQuota
-from master.history.sampler import Sampler
+from master.history.forecast import Point
 from master.page.views import organization, overview, plots, project, quota, quotas, seeds, settings
 from master.page.views.yaml_text import yaml_text
 from master.quotas import staleness
@@ -65,6 +65,14 @@ class Shown:
 _ANY = Preconditions()
 
 
+class PastUse(Protocol):
+    """What quotas used in the last thirty days."""
+
+    async def points(self, quota: MasterQuota) -> dict[str, list[Point]]:
+        """By resource, the oldest first; nothing where nothing is known."""
+        ...
+
+
 class Ask(Protocol):
     """What a route of the HTTP API answers, by the name of its handler. Raises ProblemError and ApiError."""
 
@@ -102,7 +110,7 @@ class Pages:
         caches: Caches,
         allocations: AllocationCache,
         rights: Rights,
-        history: Sampler | None = None,
+        history: PastUse | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`history`: None: none is kept."""

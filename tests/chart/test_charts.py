@@ -105,6 +105,14 @@ def test_the_http_api_has_a_service_and_its_name_in_the_certificate(rendered: Re
     assert not list(of_kind(rendered[MASTER, "defaults"], "Service", "Secret"))
 
 
+def test_plots_are_made_from_the_metrics_of_this_installation_alone(rendered: Rendered) -> None:
+    given = flags.parse(MasterOptions, MASTER, "", arguments(rendered[MASTER, "prometheus"]), {})
+    assert isinstance(given, MasterOptions)
+    assert given.history_prometheus_url == "http://prometheus-operated.monitoring:9090"
+    assert dict(given.history_prometheus_labels) == {"namespace": "quotas", "cluster": "prod"}
+    assert given.history_file is None
+
+
 def test_an_ingress_leads_to_the_page_at_its_address(rendered: Rendered) -> None:
     objects = rendered[MASTER, "page"]
     found = the(objects, "Ingress")
@@ -352,6 +360,7 @@ def test_every_object_is_in_the_releases_namespace_or_in_one_that_was_named(
         "api",
         "fitted",
         "page",
+        "prometheus",
         "without-page",
     ):  # the right to read the CA of client certificates
         named = {"kube-system"}

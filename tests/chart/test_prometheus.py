@@ -14,9 +14,13 @@ from typing import Any
 
 import pytest
 
+from common.kube.client.meta import ObjectMeta
 from devcluster.charts import MASTER, SEED
 from devcluster.objects import CHARTS
 from devcluster.processes import ProcessGroup
+from master.cache.objects import MasterQuota
+from master.history import prometheus as history_in_prometheus
+from master.history.prometheus import PrometheusHistory
 from tests.chart import prometheus
 from tests.chart.alert_cases import CASES, GONE, RUNS, Case, Growing, Value, with_labels
 from tests.chart.helm import Helm
@@ -209,6 +213,31 @@ async def test_every_panel_has_data_where_the_programs_have_it_and_else_says_why
             assert time.monotonic() < deadline, missing
             served.more[chart] = documented(chart)
             await asyncio.sleep(1)
+    finally:
+        await asyncio.to_thread(group.close)
+
+
+async def test_the_page_reads_use_and_limits_of_its_own_installation_from_a_real_prometheus(
+    helm: Helm, tmp_path: Path, served: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("KEPT_SECONDS", "FAILED_SECONDS"):
+        monkeypatch.setattr(history_in_prometheus, name, 0.0)
+    group = ProcessGroup()
+    try:
+        server = await started(helm, tmp_path, group, served)
+        rest = 'subject_kind="project",subject="alpha",unit="cores"'
+        served.more[MASTER] = [
+            f'seedquota_{metric}{{quota="{quota}",resource="cpu",{rest}}} {value}'
+            for metric, quota, value in (("used", "q", 12), ("limit", "q", 64), ("used", "r", 99), ("limit", "r", 100))
+        ]
+        quota = MasterQuota(metadata=ObjectMeta(name="q", uid="uid"), spec={})
+        here = {"namespace": target(MASTER)["namespace"]}
+        deadline = time.monotonic() + SECONDS
+        while not (found := await PrometheusHistory(server.url, here).points(quota)):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.5)
+        assert [(name, points[-1].used, points[-1].limit) for name, points in found.items()] == [("cpu", 12.0, 64.0)]
+        assert await PrometheusHistory(server.url, {"namespace": "another"}).points(quota) == {}
     finally:
         await asyncio.to_thread(group.close)
 

@@ -130,6 +130,11 @@ OF_A_MASTER: dict[str, dict[str, object]] = {
             },
         },
     },
+    "prometheus": {
+        "api": {"enabled": True},
+        "page": {"history": {"prometheusURL": "http://prometheus-operated.monitoring:9090/"}},
+        "prometheusRule": {"matchers": {"cluster": "prod"}},
+    },
     "without-page": {"api": {"enabled": True}, "page": {"enabled": False}},
     "fitted": {**FITTED, "api": {"enabled": True, "port": 10250}},
     "objects": OBJECTS,

@@ -1,0 +1,100 @@
+"""The use of the last thirty days, as a Prometheus has it that scrapes the master."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import aiohttp
+import msgspec
+
+from common.runtime.lru import LruDict
+from master.cache.objects import MasterQuota
+from master.grants.overrides import end as unix_time
+from master.history.forecast import Point
+from master.history.prometheus_api import Points, PrometheusError, query_range
+from master.history.store import BUCKET, KEPT
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 5.0  # seconds, for one question
+AT_A_TIME = 4  # quotas that it is asked about; others wait
+KEPT_SECONDS = 60.0  # an answer, also for those who look at the same quota ...
+FAILED_SECONDS = 10.0  # ... and that there is none
+MAX_KEPT = 256  # quotas
+
+Found = dict[str, list[Point]]
+
+
+class PrometheusHistory:
+    """`url`: of its start page. `labels`: those that the metrics of this installation have there."""
+
+    def __init__(
+        self, url: str, labels: Mapping[str, str], clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._url = url
+        self._labels = labels
+        self._clock = clock
+        self._kept = LruDict[str, tuple[float, Found]]()  # by the quota's uid, until a monotonic time
+        self._asking: dict[str, asyncio.Task[Found]] = {}
+        self._some = asyncio.Semaphore(AT_A_TIME)
+
+    async def points(self, quota: MasterQuota) -> Found:
+        """Of the quota, by resource, the oldest first; nothing where nothing is known."""
+        uid = quota.metadata.uid
+        kept = self._kept.get(uid)
+        if kept is not None and time.monotonic() < kept[0]:
+            return kept[1]
+        asking = self._asking.get(uid)
+        if asking is None:  # one question for all who look at the quota
+            asking = self._asking[uid] = asyncio.create_task(self._find(quota), name="history")
+            asking.add_done_callback(lambda _: self._asking.pop(uid))
+        return await asyncio.shield(asking)
+
+    async def _find(self, quota: MasterQuota) -> Found:
+        async with self._some:
+            try:
+                found, seconds = await self._ask(quota), KEPT_SECONDS
+            except PrometheusError as error:
+                log.warning("the history cannot be read", extra={"error": str(error)})
+                found, seconds = {}, FAILED_SECONDS
+        self._kept.keep(quota.metadata.uid, (time.monotonic() + seconds, found), MAX_KEPT)
+        return found
+
+    async def _ask(self, quota: MasterQuota) -> Found:
+        """Raises PrometheusError."""
+        now = self._clock().timestamp()
+        last = math.ceil(now / BUCKET) * BUCKET
+        chosen = selector({"quota": quota.metadata.name, **self._labels})
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
+            used, limits = await asyncio.gather(
+                *(
+                    query_range(session, self._url, f"max by (resource) ({query})", last - KEPT, last, BUCKET)
+                    for query in (
+                        f"max_over_time(seedquota_used{chosen}[{BUCKET}s])",
+                        f"last_over_time(seedquota_limit{chosen}[{BUCKET}s])",
+                    )
+                )
+            )
+        return points_of(used, limits, unix_time(quota.metadata.creation_timestamp or "") or 0.0)
+
+
+def points_of(used: Points, limits: Points, created: float) -> Found:
+    """A value is of the time before it. `created`: before it there may have been another quota of this name."""
+    found: Found = {}
+    for at in sorted(used):
+        begun = at - BUCKET
+        for resource, amount in used[at].items():
+            limit = limits.get(at, {}).get(resource)
+            if limit is not None and resource and begun >= created:
+                found.setdefault(resource, []).append(Point(begun, amount, limit))
+    return found
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """In JSON's form, a string of PromQL has the same escapes."""
+    return "{" + ",".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in labels.items()) + "}"
