@@ -21,6 +21,9 @@ PLAIN = ("cpu", "memory", "storage", "machines", "clusters", "servers", "gpus")
 DEVICES = frozenset({"nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi", "aws.amazon.com/neuron"})
 """What clouds' types of machines have. Where a Machine names its devices itself, as in KubeVirt, there are others."""
 
+INSTANCES = "instances."
+"""Begins the names that count Machines by their type. Each Machine has at most one."""
+
 _SHOWN_FIRST = ("cpu", "memory", "storage", "machines", "clusters")
 
 MAX_NAME = 253 + 1 + 63
@@ -28,6 +31,9 @@ MAX_DEVICES = 16  # names of one Machine beside those
 FURTHER = 8  # names that an account keeps of each source although its quota does not limit them ...
 FURTHER_CHARACTERS = 512  # ... in so many characters
 MAX_COUNTERS = 160  # names in counters, which only grow: twice as many as a quota and its surge can have at a time
+
+_LONGEST_TYPE = 63 - len(INSTANCES)
+_NOT_OF_TYPES = re.compile(r"[^a-z0-9._-]+")
 
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -55,18 +61,33 @@ def is_label_value(value: str) -> bool:
     return value == "" or _NAME.fullmatch(value) is not None
 
 
+def of_instances(machine_type: str) -> str:
+    """The name that counts Machines of this type: in lower case, each run of other characters than letters, digits,
+    `-`, `_` and `.` is `-`, and what is longer than a name may be is cut off. Types that have one name then count
+    together. Empty where nothing is left of it."""
+    text = _NOT_OF_TYPES.sub("-", machine_type.lower()).strip("._-")[:_LONGEST_TYPE].rstrip("._-")
+    return f"{INSTANCES}{text}" if text else ""
+
+
+def of_machines(name: str) -> bool:
+    """Whether it may be a name of what Machines have, by its form."""
+    return name in BASE or "/" in name or name.startswith(INSTANCES)
+
+
 def unknown(names: Iterable[str]) -> str:
     """Why no quota of a project or organization can limit one of them, in the words of its CRD. Empty: each can be."""
-    wrong = next((name for name in names if name not in PLAIN and "/" not in name), None)
+    wrong = next((name for name in names if name not in PLAIN and not of_machines(name)), None)
     if wrong is None:
         return ""
     return (
-        f"{wrong} is an unknown resource; known are {', '.join(PLAIN)}, and names with a slash such as nvidia.com/gpu"
+        f"{wrong} is an unknown resource; known are {', '.join(PLAIN)}, names with a slash such as nvidia.com/gpu, and "
+        f"{INSTANCES}TYPE with a machine type in lower case"
     )
 
 
 def kept(amounts: ResourceList, limits: Container[str], further: int = 0) -> ResourceList:
-    """What an account keeps of them: what its quota limits or has limited, the base names, and up to `further` others.
+    """What an account keeps of them: what its quota limits or has limited, the base names, and up to `further` others,
+    which are no types of Machines.
 
     Names of a surge stay, also of one that the quota does not have any more: a claim on that is refused by its name.
     """
@@ -87,7 +108,7 @@ def _few(names: Iterable[str], without: Container[str], most: int) -> list[str]:
     for name in names:
         if len(few) == most or characters < 0:
             break
-        if name not in without and (characters := characters - len(name)) >= 0:
+        if name not in without and not name.startswith(INSTANCES) and (characters := characters - len(name)) >= 0:
             few.append(name)
     return few
 

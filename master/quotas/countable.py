@@ -54,7 +54,7 @@ def unsupported(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALL
         return sorted(name for name in spec.quota if not object_names.counted(name) or name in twice)
     objects = frozenset() if _scope_problem(spec) else object_names.of_objects(spec.quota)
     objects -= object_names.of_other_versions(objects)
-    machines = {name for name in spec.quota if name in names.BASE or "/" in name} - allocated.names
+    machines = {name for name in spec.quota if names.of_machines(name)} - allocated.names
     machines = {name for name in machines if name in names.BASE or not object_names.is_of_core(name)}
     if spec.subject.clusters is not None:
         return sorted(spec.quota.keys() - objects - (machines - OF_NO_CLUSTER))
@@ -129,7 +129,8 @@ def _meant(name: str, known: frozenset[str]) -> str:
 
 
 class CountedNames:
-    """The devices that some source was seen to use in this term of leadership, under whichever quota."""
+    """The devices and the types of Machines that some source was seen to use in this term of leadership, under
+    whichever quota."""
 
     def __init__(self) -> None:
         self._names = set(names.DEVICES)
@@ -147,8 +148,8 @@ class CountedNames:
         return new
 
     def lacking(self, limits: ResourceList, ledger: MasterLedger) -> list[str]:
-        """The devices among these limits that no source was seen to use. What was granted once was asked for."""
-        unknown = [name for name in limits if "/" in name and name not in self._names]
+        """The devices and types among these limits that no source was seen to use. What was granted was asked for."""
+        unknown = [name for name in limits if names.of_machines(name) and name not in self._names | names.BASE]
         if not unknown:
             return []
         granted = {name for holding in ledger.seeds.values() for name, amount in holding.granted.items() if amount}

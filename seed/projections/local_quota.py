@@ -122,7 +122,7 @@ def manifest(local: LocalQuota, namespace: str, current_time: str) -> dict[str, 
 
 
 def _is_counted(name: str) -> bool:
-    return name in names.BASE or "/" in name
+    return names.of_machines(name)
 
 
 def _here(account: Account, sources: Sequence[str], counted: list[str]) -> ResourceList | None:

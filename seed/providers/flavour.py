@@ -179,6 +179,12 @@ class Lookup:
         return one.times(self.count)
 
 
+def type_name(flavour: str) -> str:
+    """What people call a machine type. The flavours of KubeVirt begin with the kind of the instancetype."""
+    kind, slash, name = flavour.partition("/")
+    return name if slash and kind.startswith("VirtualMachine") else flavour
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """One cloud, as far as the sizes of its machine types go. It is part of cache keys and metrics: no secrets.

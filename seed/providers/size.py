@@ -102,6 +102,11 @@ class Footprint:
         resources = {name: amount * count for name, amount in self.resources.items()}
         return replace(self, resources=MappingProxyType(resources), unknown=self.unknown if count else {})
 
+    def of_type(self, machine_type: str) -> Footprint:
+        """With the name that counts Machines of this type: as many as it is."""
+        name, count = names.of_instances(machine_type), self.resources.get("machines", UNIT)
+        return replace(self, resources=MappingProxyType({**self.resources, name: count})) if name else self
+
     def bounded(self) -> Footprint:
         """With at most `names.MAX_DEVICES` names beside the base names, each of them valid."""
         further = sorted(name for name in self.resources if name not in names.BASE)

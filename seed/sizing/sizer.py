@@ -16,7 +16,7 @@ from seed.instance_types.settings import SettingsReader
 from seed.machines.footprint import evaluate
 from seed.machines.machine_controller import Machine
 from seed.providers import CLOUDS, PROVIDERS
-from seed.providers.flavour import ALL, AccountQuota, Lookup, Place
+from seed.providers.flavour import ALL, AccountQuota, Lookup, Place, type_name
 from seed.providers.size import Footprint, NotSized, ProviderUnavailable
 from seed.providers.spec import Spec
 from seed.sizing import stamp
@@ -188,4 +188,5 @@ class Sizing:
 
 
 def _complete(lookup: Lookup, place: Place, known: Known) -> Sized:
-    return Sized(lookup.complete(known.flavour), lookup.flavour, str(place), known.as_of, place.digest)
+    cost = lookup.complete(known.flavour).of_type(type_name(lookup.flavour))
+    return Sized(cost, lookup.flavour, str(place), known.as_of, place.digest)

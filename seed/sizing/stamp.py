@@ -17,7 +17,7 @@ import msgspec
 
 from common.api.convert import wire_quantities
 from common.api.types import Quantities
-from common.quota import resources
+from common.quota import names, resources
 from common.quota.quantity import QuantityError
 from seed.machines.machine_controller import (
     FOOTPRINT_ANNOTATION,
@@ -25,6 +25,7 @@ from seed.machines.machine_controller import (
     SHARED_SPECS,
     Machine,
 )
+from seed.providers.flavour import type_name
 from seed.providers.size import Footprint
 
 MAX_LENGTH = 8192  # with as many names as a Machine may have, each as long as it may be, it is shorter
@@ -36,8 +37,9 @@ CheckSeal = Callable[[bytes, str], bool]
 
 
 class Stamp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """`as_of`: when the cloud said so (RFC 3339), and `place`: where, see Place.digest; both are empty, like `flavour`,
-    where the spec itself tells the size."""
+    """`footprint`: without the count by machine type, which `flavour` tells. `as_of`: when the cloud said so (RFC
+    3339), and `place`: where, see Place.digest; both are empty, as is `flavour`, where the spec itself tells the
+    size."""
 
     footprint: Quantities
     unknown: dict[str, str] = {}
@@ -51,7 +53,8 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
     def cost(self) -> Footprint:
         """Raises QuantityError, which a stamp with a true seal never does."""
-        return Footprint(self.provider, resources.parse(self.footprint), self.unknown).bounded()
+        cost = Footprint(self.provider, resources.parse(self.footprint), self.unknown).bounded()
+        return cost.of_type(type_name(self.flavour)) if self.flavour else cost
 
 
 class State(Enum):
@@ -69,8 +72,9 @@ def make(
     machine: Machine, cluster_uid: str, cost: Footprint, flavour: str, as_of: str, seal: Seal, place: str = ""
 ) -> str:
     """The annotation's text."""
+    counts_type = names.of_instances(type_name(flavour)) if flavour else ""
     stamp = Stamp(
-        footprint=wire_quantities(cost.resources),
+        footprint=wire_quantities({name: cost.resources[name] for name in cost.resources if name != counts_type}),
         unknown=dict(cost.unknown),
         provider=cost.provider,
         flavour=flavour,

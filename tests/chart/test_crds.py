@@ -160,7 +160,7 @@ async def test_what_is_left_out_gets_its_default(api) -> None:
 NOT_A_QUANTITY = "is not a quantity; write a number with an optional suffix, such as 4, 500m, 16Gi, 64G or 2e3"
 KNOWN = (
     "known are cpu, memory, storage, machines, clusters, servers, gpus, names of core quotas such as pods and "
-    "requests.cpu, and names with a slash such as nvidia.com/gpu"
+    "requests.cpu, names with a slash such as nvidia.com/gpu, and instances.TYPE with a machine type in lower case"
 )
 FIELD = "sum.databases.v1.example.com/spec.replicas"
 INTEGER = "the number of objects or devices must be an integer, since they are counted"
@@ -210,6 +210,10 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         (allocation(pod="5"), "spec.allocation.hard", "hard names a resource that core quotas do not know: pod;"),
         (project_quota(quota={"cpus": "64"}), "spec", f"quota names an unknown resource: cpus; {KNOWN}"),
         (project_quota(quota={"pod": "64"}), "spec", "quota names an unknown resource: pod; known are"),
+        (project_quota(quota={"instances.M5": "4"}), "spec", "unknown resource: instances.M5; known are"),
+        (project_quota(quota={f"instances.{'x' * 54}": "4"}), "spec", f"unknown resource: instances.{'x' * 54};"),
+        (project_quota(quota={"instances.m5.large": "1.5"}), "spec", INTEGER),
+        (settings({"quota": {"instances.": "4"}}), "spec.defaults.project", "unknown resource: instances.; known are"),
         (project_quota(quota=None, quotas={"cpu": "64"}), "spec.quota", "Required value"),
         (project_quota(subject=None), "spec.subject", "Required value"),
         (

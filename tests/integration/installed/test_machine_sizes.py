@@ -336,3 +336,24 @@ async def created(site: Site, name: str) -> tuple[int, dict]:
             if status == 201 or "cannot size" in made["message"]:
                 return status, made
             await asyncio.sleep(0.5)
+
+
+async def test_machines_are_limited_by_their_type(site: Site) -> None:
+    async with site.user.get(MACHINES) as answer:
+        names = [found["metadata"]["name"] for found in (await answer.json())["items"]]
+    for name in names:
+        async with site.user.delete(f"{MACHINES}/{name}") as answer:
+            assert answer.status == 200, await answer.text()
+    assert (await site.create("first"))[0] == 201
+    await apply(site.installed.master, [quota("of-type", "alpha", {"instances.m5.large": "1"})])
+    await site.installed.enforced("of-type")
+    status, refusal = await site.create("second")
+    assert status == 403, refusal
+    counted = "requested: instances.m5.large=1, used: instances.m5.large=1, limited: instances.m5.large=1"
+    assert f"exceeded quota: of-type, {counted};" in refusal["message"]
+    async with site.user.delete(f"{MACHINES}/first") as answer:
+        assert answer.status == 200, await answer.text()
+
+    async with asyncio.timeout(60):
+        while (await site.create("second"))[0] != 201:
+            await asyncio.sleep(0.1)

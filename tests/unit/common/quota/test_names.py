@@ -64,6 +64,30 @@ def test_a_few_others_are_kept_the_same_ones_while_they_stay() -> None:
     assert list(names.kept(many, (), names.FURTHER)) == list(many)[: names.FURTHER]
 
 
+@pytest.mark.parametrize(
+    ("machine_type", "name"),
+    [
+        ("m5.large", "instances.m5.large"),
+        ("Standard_D4s_v5", "instances.standard_d4s_v5"),
+        ("GPU A100/8x", "instances.gpu-a100-8x"),
+        ("--(large)--", "instances.large"),
+        ("x" * 60, f"instances.{'x' * 53}"),
+        ("x" * 52 + " yz", f"instances.{'x' * 52}"),
+        ("größe", "instances.gr-e"),
+        ("///", ""),
+        ("", ""),
+    ],
+)
+def test_a_type_of_machines_is_counted_by_a_name_that_is_valid(machine_type: str, name: str) -> None:
+    assert names.of_instances(machine_type) == name
+    assert not name or (names.is_valid(name) and names.of_machines(name))
+
+
+def test_a_type_is_kept_where_it_is_limited_and_takes_no_place_of_others() -> None:
+    used = {"cpu": 1, **{f"instances.{number}": 1 for number in range(20)}, "a/a": 1}
+    assert names.kept(used, {"instances.3"}, names.FURTHER) == {"cpu": 1, "instances.3": 1, "a/a": 1}
+
+
 def test_further_names_are_bounded_in_characters_and_limited_ones_are_not() -> None:
     long = {f"{number}.{'x' * 200}.example.com/{'y' * 40}": 1 for number in range(8)}
     kept = names.kept(long, (), names.FURTHER)
@@ -80,5 +104,5 @@ def test_the_names_that_can_be_limited_are_those_of_the_crd() -> None:
     listed = re.search(r"r in \[([^\]]+)\]", crd)
     assert listed is not None
     assert tuple(re.findall(r"'(\w+)'", listed[1])) == names.PLAIN
-    assert names.unknown(["cpu", "example.com/gpu"]) == ""
+    assert names.unknown(["cpu", "example.com/gpu", "instances.m5.large"]) == ""
     assert names.unknown(["cpu", "cpus"]).startswith("cpus is an unknown resource; known are cpu, memory")

@@ -38,7 +38,7 @@ from tests.unit.seed_world import nanos
 SMALL, LARGE = "eu-central-1", "us-east-1"
 REGION = {"secretKeyRef": {"namespace": "alpha", "name": "place", "key": "region"}}
 SPEC = {"instanceType": "m5.large", "region": REGION, "diskSize": 5, "accessKeyId": "a", "secretAccessKey": "s"}
-IN_SMALL, IN_LARGE = nanos("cpu=2,memory=8Gi,storage=5Gi,machines=1"), nanos("cpu=32,memory=8Gi,storage=5Gi,machines=1")
+IN_SMALL, IN_LARGE = (nanos(f"cpu={cores},memory=8Gi,storage=5Gi,machines=1,instances.m5.large=1") for cores in (2, 32))
 
 
 async def by_region(request: web.Request) -> web.StreamResponse:

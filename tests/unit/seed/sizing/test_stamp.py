@@ -48,9 +48,19 @@ def test_a_stamp_tells_the_cost_and_how_it_was_found() -> None:
     state, found = stamp.read(machine(stamped()), "c1", check)
     assert state is State.VALID
     assert found is not None
-    assert found.cost() == COST
+    assert found.cost() == COST.of_type("m5.large")
     assert (found.provider, found.flavour, found.as_of) == ("aws", "m5.large", "2026-11-21T08:00:00Z")
     assert found.footprint == {"cpu": "2", "memory": "8Gi", "machines": "1"}
+
+
+@pytest.mark.parametrize(
+    ("cost", "machines"),
+    [(COST, 1), (COST.times(3), 3), (COST.of_type("m5.large"), 1), (Footprint("aws", {"cpu": UNIT}), 1)],
+)
+def test_the_type_is_counted_also_of_stamps_from_before_that_was(cost: Footprint, machines: int) -> None:
+    found = stamp.read(machine(stamped(cost)), "c1", check)[1]
+    assert found is not None and "instances.m5.large" not in found.footprint
+    assert found.cost().resources["instances.m5.large"] == machines * UNIT
 
 
 def test_it_is_good_for_its_own_spec_and_cluster_only() -> None:

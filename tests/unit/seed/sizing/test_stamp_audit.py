@@ -50,7 +50,7 @@ async def test_a_cloud_that_says_otherwise_than_the_stamp_is_told_and_the_larger
     async with fake_cloud(bigger, HOST) as cloud:
         sizes = sizing(transport=cloud.transport())
         try:
-            old = nanos("cpu=2,memory=8Gi,storage=5Gi,machines=1")
+            old = nanos("cpu=2,memory=8Gi,storage=5Gi,machines=1,instances.m5.large=1")
             made = machine("aws", SPEC)
             first = await sizes.size(there, made, float("inf"))
             before = type(first.footprint)("aws", old)
