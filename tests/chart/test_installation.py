@@ -337,6 +337,22 @@ def test_definitions_that_were_applied_by_hand_are_left_alone(place: Place) -> N
     place.delete_crds()
 
 
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ({}, "https://localhost:8443/ after\n\n  kubectl -n quotas port-forward service/seedquota-master 8443:443\n"),
+        ({"url": "https://example.com/seedquota"}, "The web page is at https://example.com/seedquota."),
+        ({"enabled": False}, ""),
+    ],
+)
+def test_where_the_page_is_and_how_to_sign_in_is_in_the_notes(place: Place, page: dict[str, object], said: str) -> None:
+    given = {"api": {"enabled": True}, "page": page}
+    flags = ("--dry-run=client", "--namespace=quotas")
+    notes = place.helm("install", "a-release", str(CHARTS / MASTER), *flags, values=given).partition("NOTES:")[2]
+    assert notes and said in notes
+    assert ("kubectl create token viewer -n quotas" in notes) is bool(said)
+
+
 async def test_an_api_server_takes_every_object(place: Place) -> None:
     """Strictly, and without storing it, kinds of others by their own schemas."""
     definitions = [await binaries.module("chart-kinds", module) / file for module, file in OTHERS.values()]
