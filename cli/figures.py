@@ -11,6 +11,7 @@ from common.quota.names import in_order
 from master.cache.objects import MasterQuota, spec_quota
 from master.quotas import staleness
 from master.quotas.staleness import Stale
+from master.tenancy.quota_allocations import made_from
 
 
 class Amounts(msgspec.Struct, frozen=True):
@@ -23,7 +24,8 @@ class Amounts(msgspec.Struct, frozen=True):
 
 
 class Figures(msgspec.Struct, frozen=True, rename="camel"):
-    """`percent` of the fullest resource: None where none has a limit above 0."""
+    """`percent` of the fullest resource: None where none has a limit above 0. `made_from`: the object that its
+    administrator made, as commands take it, where that is another one."""
 
     name: str
     subject: str
@@ -33,6 +35,7 @@ class Figures(msgspec.Struct, frozen=True, rename="camel"):
     resources: dict[str, Amounts]
     seeds: str
     stale: list[Stale]
+    made_from: str = ""
 
 
 def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
@@ -52,6 +55,7 @@ def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
         resources=amounts,
         seeds=status.summary.seeds,
         stale=staleness.stale_of(quota, silence),
+        made_from=f"sqa/{allocation}" if (allocation := made_from(quota)) else "",
     )
 
 

@@ -152,7 +152,7 @@ def table(found: Sequence[Figures], now: datetime, most: int | None, *, wide: bo
     names = in_order({name: None for each in found for name in each.resources})
     ordered = [(number if number < _SUBJECT_GOES else number + 1, name) for number, name in enumerate(names, 1)]
     shown = [
-        Column("QUOTA", [each.name for each in found]),
+        Column("QUOTA", [each.made_from or each.name for each in found]),
         Column("SUBJECT", [each.subject for each in found], goes=_SUBJECT_GOES),
         Column("PEAK", [each.peak for each in found]),
         *(Column(_head(name), [_cell(each, name) for each in found], number) for number, name in ordered),

@@ -74,6 +74,7 @@ _CALLS = {
     "undecided": 0,
     "BusyError": 0,
     "unavailable": 1,
+    "cannot_decide": 1,
     "not_open": 1,
     "_unavailable": 1,
     "Unknown": 0,

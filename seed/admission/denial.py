@@ -38,10 +38,11 @@ def exceeded(
     *,
     note: str = "",
     objects: str = "machines",
+    shown_as: str = "",
 ) -> Refusal:
     """Every resource that fails is named. `being_created` is the part of `used` that no object shows yet.
 
-    `objects`: what the quota counts, beside clusters.
+    `objects`: what the quota counts, beside clusters. `shown_as`: see Quota.
     """
     over = resources.over_limit(need, used, limits)
     assert over, "never say exceeded when it is not"
@@ -53,7 +54,7 @@ def exceeded(
     creating = {name: amount for name, amount in resources.only(being_created, over).items() if amount > 0}
     *amounts, short, created = resources.texts(*failing.values(), over, creating)
     parts = [f"{word}: {text}" for word, text in zip(failing, amounts, strict=True)]
-    text = f"exceeded quota: {quota}, {', '.join(parts)}; short by {short}"
+    text = f"exceeded quota: {shown_as or quota}, {', '.join(parts)}; short by {short}"
     if note:
         text += f"; {note}"
     if created:
@@ -86,15 +87,20 @@ def _cause(amounts: Mapping[str, int], name: str) -> str:
     return ", ".join(f"{word} {text}" for word, text in zip(amounts, texts, strict=True))
 
 
-def unavailable(quota: str, why: str) -> Refusal:
-    return _refusal(503, "QuotaUnavailable", f"quota {quota} cannot decide: {why}", why=why, quota=quota)
+def unavailable(quota: str, why: str, *, shown_as: str = "") -> Refusal:
+    text = f"quota {shown_as or quota} cannot decide: {why}"
+    return _refusal(503, "QuotaUnavailable", text, why=why, quota=quota)
+
+
+def cannot_decide(quota: Quota, why: str) -> Refusal:
+    return unavailable(quota.name, why, shown_as=quota.shown_as)
 
 
 def not_open(quota: Quota, why: str) -> Refusal:
     """`why`: where the leader does not say what the account waits for. Sources are not named: they may be clusters of
     other tenants."""
     wait = quota.published_wait
-    return unavailable(quota.name, why if wait is None else not_open_yet(wait))
+    return cannot_decide(quota, why if wait is None else not_open_yet(wait))
 
 
 def not_open_yet(wait: AccountWait) -> str:
@@ -230,7 +236,9 @@ def age(seconds: int) -> str:
     return f"{seconds}s"
 
 
-def near_limit(quota: str, used: ResourceList, limits: ResourceList, warn_at_percent: int) -> str | None:
+def near_limit(
+    quota: str, used: ResourceList, limits: ResourceList, warn_at_percent: int, *, shown_as: str = ""
+) -> str | None:
     """A warning for an admitted request that leaves little room; the fullest resource is named."""
     fullest = max(
         ((used.get(name, 0) * 100 // limit, name) for name, limit in limits.items() if limit > 0), default=(0, "")
@@ -239,7 +247,7 @@ def near_limit(quota: str, used: ResourceList, limits: ResourceList, warn_at_per
     if percent < warn_at_percent:
         return None
     of_used, of_limit = resources.alike(name, used.get(name, 0), limits[name])
-    return f"seedquota/{quota}: {name} {of_used}/{of_limit} ({percent}%) after this"
+    return f"{shown_as or f'seedquota/{quota}'}: {name} {of_used}/{of_limit} ({percent}%) after this"
 
 
 def not_specified_allowed(quota: str, lacking: str) -> str:
@@ -247,8 +255,11 @@ def not_specified_allowed(quota: str, lacking: str) -> str:
     return f"seedquota/{quota}: {lacking}; allowed because enforcement is warn"
 
 
-def over_allowed(quota: str, over: ResourceList, used: ResourceList, limits: ResourceList) -> str:
+def over_allowed(
+    quota: str, over: ResourceList, used: ResourceList, limits: ResourceList, *, shown_as: str = ""
+) -> str:
     """A warning where the quota only warns: what a refusal would have said."""
     name = min(over)
     excess, of_used, of_limit = resources.alike(name, over[name], used.get(name, 0), limits[name])
-    return f"seedquota/{quota}: over by {name}={excess} ({of_used}/{of_limit}); allowed because enforcement is warn"
+    said = shown_as or f"seedquota/{quota}"
+    return f"{said}: over by {name}={excess} ({of_used}/{of_limit}); allowed because enforcement is warn"

@@ -46,7 +46,7 @@ def exceeded(
     quota: Quota, request: Request, used: ResourceList, limits: ResourceList, reserved: ResourceList
 ) -> Refusal:
     objects = "ResourceQuotas" if quota.promises else request.objects
-    return denial.exceeded(quota.name, request.need, used, limits, reserved, objects=objects)
+    return denial.exceeded(quota.name, request.need, used, limits, reserved, objects=objects, shown_as=quota.shown_as)
 
 
 def out_of_time(quota: Quota, *, answered: bool, unsettled: Unsettled | None = None) -> Refusal:
@@ -67,7 +67,7 @@ def out_of_time(quota: Quota, *, answered: bool, unsettled: Unsettled | None = N
         why = "what was admitted a moment ago is being counted"
     else:
         why = "the master did not answer in time"
-    return denial.unavailable(quota.name, why)
+    return denial.cannot_decide(quota, why)
 
 
 def little_left(seen: QuotaSnapshot, request: Request) -> Sequence[str]:
@@ -90,7 +90,8 @@ def little_left(seen: QuotaSnapshot, request: Request) -> Sequence[str]:
             near = True
     if not near:
         return ()
-    warning = denial.near_limit(quota.name, after, resources.only(quota.limits, after), quota.warn_at_percent)
+    limits = resources.only(quota.limits, after)
+    warning = denial.near_limit(quota.name, after, limits, quota.warn_at_percent, shown_as=quota.shown_as)
     return () if warning is None else (warning,)
 
 
@@ -101,4 +102,4 @@ def warned(seen: QuotaSnapshot, request: Request) -> Sequence[str]:
     if not over:
         return ()
     after = resources.add(used, resources.only(request.need, quota.limits))
-    return (denial.over_allowed(quota.name, over, after, quota.limits),)
+    return (denial.over_allowed(quota.name, over, after, quota.limits, shown_as=quota.shown_as),)

@@ -118,9 +118,9 @@ class QuotaClaim:
             log.warning("rollouts cannot be read", extra=facts)
         except ApiError as error:
             why = f"whether the machine is of a rollout cannot be read: {error}"
-            refusal = denial.unavailable(quota.name, why)
+            refusal = denial.cannot_decide(quota, why)
         except (TimeoutError, StoreUnavailableError, MalformedLedgerError):
-            refusal = denial.unavailable(quota.name, "the ledger does not answer")
+            refusal = denial.cannot_decide(quota, "the ledger does not answer")
         if refusal is not None:
             attempt = Attempt(snapshot=handle.snapshot(quota), refusal=refusal)
         if attempt.refusal is None or quota.enforced:
@@ -142,7 +142,7 @@ class QuotaClaim:
                 outcome = await handle.writer.claim(request.uid, reservation, request.deadline)
             if isinstance(outcome, Admitted) and self._is_uncounted(handle):
                 self._undo(handle, outcome).add_done_callback(ignore)
-                refusal = denial.unavailable(quota.name, "what is in this cluster is being counted")
+                refusal = denial.cannot_decide(quota, "what is in this cluster is being counted")
                 return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
             if isinstance(outcome, Admitted):
                 seen, admitted = handle.snapshot(quota), None if request.dry_run else outcome
@@ -219,7 +219,7 @@ class QuotaClaim:
         if admitted.after.replaces in there:
             return lent
         why = "the machine that this one replaces is gone already, or their rollout has changed"
-        refusal = denial.unavailable(self.quota.name, why)
+        refusal = denial.cannot_decide(self.quota, why)
         return Attempt(snapshot=handle.snapshot(self.quota), refusal=refusal, waited=lent.waited)
 
     def undo(self, admitted: Admitted) -> asyncio.Future[None] | None:
@@ -273,16 +273,16 @@ def _not_now(outcome: NotNow, quota: Quota) -> Refusal:
         case Fenced():
             return denial.not_open(quota, "its account is being rebuilt or waits for the master")
         case Full():
-            return denial.unavailable(quota.name, "too many objects are being created at once")
+            return denial.cannot_decide(quota, "too many objects are being created at once")
         case OverShare():
             why = "too much is being created in this cluster at once: it has its share, and others go on"
-            return denial.unavailable(quota.name, why)
+            return denial.cannot_decide(quota, why)
         case HeldBack():
             why = (
                 f"{MOST_UNSEEN} that were admitted in this cluster did not appear; another webhook may refuse them;"
                 " each is released about a minute after it was admitted"
             )
-            return denial.unavailable(quota.name, why)
+            return denial.cannot_decide(quota, why)
         case ReplacementConflict():
             return denial.taken(quota.name)
         case Occupied(amounts=amounts):

@@ -73,6 +73,7 @@ class QuotaRecord(_Wire):
     message: str = ""
     note: str = ""
     warnings: list[str] = []
+    shown_as: str = ""  # in `message`, where people know no quota of this name
 
 
 class Record(_Wire):
@@ -144,6 +145,7 @@ def _quota_record(attempt: Attempt, decision: str, need: ResourceList) -> QuotaR
         message=refusal.message(decision) if refusal is not None else "",
         note=refusal.note if refusal is not None else "",
         warnings=list(attempt.warnings),
+        shown_as=quota.shown_as,
     )
 
 

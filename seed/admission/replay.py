@@ -82,6 +82,7 @@ def _exceeded(record: Record, quota: QuotaRecord, need: ResourceList) -> QuotaRe
         creating,
         note=quota.note,
         objects=f"{_thing(record, quota)}s",
+        shown_as=quota.shown_as,
     ).message(record.decision)
     # Where a rollout could have used surge, what is short of that follows.
     return QuotaReplay(
@@ -184,7 +185,7 @@ def _quota(quota: QuotaRecord, again: QuotaReplay) -> list[str]:
         here.asked.wanted,
     )
     lines = [
-        f"seedquota/{quota.name} ({quota.enforcement}): {result}",
+        f"{quota.shown_as or f'seedquota/{quota.name}'} ({quota.enforcement}): {result}",
         *([f"  needs: {_text(quota.need)}"] if quota.need else []),
         f"  limited: {limits}",
         f"  used everywhere: {used}{_creating(quota.being_created, creating)}",

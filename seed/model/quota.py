@@ -91,6 +91,12 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
         return self.clusters is not None or bool(self.scopes)
 
     @property
+    def shown_as(self) -> str:
+        """What its administrator made, where that is another object. People know no quota of this name; empty for all
+        others."""
+        return f"resourcequotaallocation/{self.allocation}" if self.allocation else ""
+
+    @property
     def spec(self) -> tuple[str, int]:
         """Which spec of which copy it is."""
         return self.copy_uid, self.generation

@@ -66,7 +66,7 @@ class Promised:
         async def answered() -> Answer:
             answer = await self.put(place, name, pods)
             assert answer.status not in BUSY, answer
-            assert answer.status in (200, 201) or "exceeded quota: allocation." in answer.message, answer
+            assert answer.status in (200, 201) or "exceeded quota: resourcequotaallocation/" in answer.message, answer
             return answer
 
         return await until(answered, 60)
@@ -239,7 +239,9 @@ async def test_with_scopes_only_the_resource_quotas_of_these_pods_count(site: Si
     assert (await asked(there, "POST", "terminating", 5, scopes=["Terminating"])).status == 403
     assert (await asked(there, "POST", "default", 5)).status == 201
     entered = await asked(there, "PATCH", "default", 5, **terminating)
-    assert (entered.status, "exceeded quota: " in entered.message) == (403, True), "it would get these scopes"
+    assert (entered.status, f"exceeded quota: resourcequotaallocation/{owner}," in entered.message) == (403, True), (
+        "it would get these scopes"
+    )
     assert (await asked(there, "PATCH", "default", 4, **terminating)).status == 200
 
     async def shown() -> None:
@@ -295,7 +297,7 @@ async def test_what_core_still_admits_by_is_promised_to_nobody_else(site: Site, 
     assert lowered.status == 200, lowered
     for _ in range(20):  # the leader has counted it long since
         answer = await asked(there)
-        assert (answer.status, "exceeded quota: allocation." in answer.message) == (403, True), answer
+        assert (answer.status, "exceeded quota: resourcequotaallocation/" in answer.message) == (403, True), answer
         await asyncio.sleep(0.2)
     made = [await site.call(here[0], "POST", maps, {"metadata": {"name": f"m{number}"}}) for number in range(11)]
     assert [each.status for each in made] == [201] * 10 + [403], "core admits by the status"

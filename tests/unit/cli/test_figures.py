@@ -17,8 +17,9 @@ from cli.doctor import cures, findings, signs
 from cli.quotas import nearest
 from cli.seeds.on_master import Held
 from common.api.core import Secret
+from common.api.labels import API_VERSION
 from common.api.types import UserCluster
-from common.kube.client.meta import ObjectMeta
+from common.kube.client.meta import ObjectMeta, OwnerReference
 from common.kube.controller.leader_election import LeaseObject, LeaseSpec
 from common.server.pki import Policy, make_ca, make_serving
 from master.quotas import staleness
@@ -34,6 +35,18 @@ def test_the_fullest_is_first_and_use_of_a_limit_of_0_is_fuller_than_any() -> No
     assert order == ["project-none", "owner-ann", "project-alpha", "org-acme", "project-new"]
     assert [each.name for each in top.picked(found, "name", 93)] == ["owner-ann", "project-alpha", "project-none"]
     assert [each.name for each in top.picked(found, "name", 94)] == ["owner-ann", "project-none"]
+
+
+def test_a_quota_that_is_made_of_an_allocation_is_shown_by_its_name_and_only_if_it_is() -> None:
+    owner = OwnerReference(
+        api_version=API_VERSION, kind="ResourceQuotaAllocation", name="ann", uid="u", controller=True
+    )
+    made = [
+        msgspec.structs.replace(ANN, metadata=ObjectMeta(name="allocation.ann", owner_references=owners))
+        for owners in ([owner], [])
+    ]
+    lines = top.table([figures.of_quota(each) for each in made], NOW, None, wide=False).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["sqa/ann", "allocation.ann"]
 
 
 def test_a_quota_that_nobody_reported_on_or_of_a_seed_that_is_away_is_out_of_date() -> None:

@@ -12,6 +12,10 @@ import msgspec
 import pytest
 
 from common.kube.client.errors import ApiError, Unavailable
+from seed.admission import denial
+from seed.admission.decision_log import Decisions
+from seed.admission.decision_log import record as record_of
+from seed.admission.replay import replay
 from seed.kinds.namespaces import promises
 from seed.kinds.namespaces.configuration import Asked, limits_of
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota
@@ -93,8 +97,8 @@ async def test_beyond_the_allocation_nothing_is_promised(web: Allocated) -> None
     code, message = await web.refused(quota("terminating", pods="31"))
     assert (code, message) == (
         403,
-        "exceeded quota: allocation.ann, requested: pods=31, used: pods=20, limited: pods=50; short by pods=1; "
-        "retrying helps only after something is deleted",
+        "exceeded quota: resourcequotaallocation/ann, requested: pods=31, used: pods=20, limited: pods=50; "
+        "short by pods=1; retrying helps only after something is deleted",
     )
     assert (await web.ask(quota("terminating", pods="30")))["allowed"]
 
@@ -170,7 +174,7 @@ async def test_of_several_allocations_the_most_restrictive_decides(web: Allocate
     await web.limit("pods=50")
     await web.limit("pods=5", "allocation.small")
     code, message = await web.refused(quota("default", pods="6"))
-    assert (code, message.partition(",")[0]) == (403, "exceeded quota: allocation.small")
+    assert (code, message.partition(",")[0]) == (403, "exceeded quota: resourcequotaallocation/small")
     assert web.caller.use(NAME) == {}
     assert (await web.ask(quota("default", pods="5")))["allowed"]
     assert web.caller.use(NAME) == web.caller.use("allocation.small") == nanos("pods=5")
@@ -192,7 +196,7 @@ async def test_a_limit_that_is_lowered_while_the_namespace_is_read_decides(web: 
     code, message = await web.refused(quota("default", pods="2"))
     assert (code, message.partition("; short")[0]) == (
         403,
-        "exceeded quota: allocation.ann, requested: pods=2, used: pods=4, limited: pods=4",
+        "exceeded quota: resourcequotaallocation/ann, requested: pods=2, used: pods=4, limited: pods=4",
     )
     assert not (await waiting)["allowed"]
 
@@ -327,3 +331,25 @@ async def test_the_api_server_asks_about_a_new_selector_of_scopes(web: Allocated
     found = web.caller.world.quota_cache.quota(NAME)
     assert found is not None and found.selector is not None
     assert limits_of(found, found.selector).read == {"scopeSelector", "scopes"}
+
+
+async def test_messages_name_the_allocation_and_programs_find_its_quota(web: Allocated) -> None:
+    await web.limit("pods=10", enforcement="warn")
+    allowed = await web.ask(quota("default", pods="11"))
+    assert allowed["warnings"] == [
+        "resourcequotaallocation/ann: over by pods=1 (11/10); allowed because enforcement is warn"
+    ]
+    found = web.caller.world.quota_cache.quota(NAME)
+    assert found is not None
+    refusal = denial.cannot_decide(found, "the master did not answer in time")
+    assert (refusal.text.partition(" cannot")[0], refusal.quota) == ("quota resourcequotaallocation/ann", NAME)
+
+
+async def test_a_refusal_of_an_allocation_is_made_again_from_its_facts(web: Allocated) -> None:
+    await web.limit("pods=10")
+    page = Decisions()
+    web.caller.endpoint._decisions = page
+    await web.refused(quota("default", pods="11"))
+    (record,) = [record_of(made) for made in page._latest()]
+    (again,) = replay(record).quotas
+    assert (again.name, again.as_then) == (NAME, True)
