@@ -114,7 +114,7 @@ def known(quota: MasterQuota, told: Told, most: int | None = SHOWN) -> LargestAn
     of_clusters = counts_clusters(quota)
     not_known = [*told.failed, *told.not_read]
     if of_clusters:
-        not_known += [*_not_asked(quota, told), *_not_counted(quota, told.clusters)]
+        not_known += [*_not_asked(quota, told), *not_counted(quota, told.clusters)]
     else:
         not_known.append(_OF_NAMESPACES.format(quota=quota.metadata.name))
     return LargestAndLast(
@@ -139,7 +139,8 @@ def _not_asked(quota: MasterQuota, told: Told) -> list[str]:
     return [f"user clusters and denials{where}: --seed NAME asks one, --all-seeds all of them"]
 
 
-def _not_counted(quota: MasterQuota, clusters: Mapping[str, Sequence[UserCluster]]) -> list[str]:
+def not_counted(quota: MasterQuota, clusters: Mapping[str, Sequence[UserCluster]]) -> list[str]:
+    """What these clusters, by seed, do not tell of the use of Machines. Raises QuantityError."""
     limits = resources.parse(quota.status.hard or spec_quota(quota))
     new = [each.metadata.key for there in clusters.values() for each in there if not each.status.last_count_time]
     beyond = [each.name for each in quota.status.seeds if each.name in clusters and _beyond(each, clusters, limits)]

@@ -10,16 +10,15 @@ from typing import NamedTuple
 from cli import consumers, largest_and_last, quotas, reading, terminal
 from cli.connection import TIMEOUT, add_cluster, add_namespace, connected
 from cli.consumers import Consumer
-from cli.largest_and_last import Told
 from cli.outcome import DONE, STALE, Failed, Printed
-from cli.seeds import fleet
+from cli.seeds import fleet, on_seed
 from cli.terminal import add_output
 from common.api import namespaces_page
 from common.api.conditions import count
 from common.api.namespaces_page import MAX_PAGE, MOST, NamespaceLine, NamespacesPage, Place
-from common.api.types import SEEDS, Seed
+from common.api.types import SEEDS, Seed, UserCluster
 from common.kube.client.api_client import Cluster
-from common.quota import resources
+from common.quota import object_names, resources
 from common.quota.names import in_order
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
@@ -68,16 +67,17 @@ async def run(options: argparse.Namespace) -> Printed:
         quota = await quotas.the_one(master, options.name)
         try:
             limits = resources.parse(quota.status.hard or spec_quota(quota))
+            status = DONE
             if options.all:
                 seeds = [each for each in await reading.every(master, SEEDS) if each.spec.state != "Lost"]
-                found, missing = await _everywhere(master, quota, seeds, options.namespace, limits, now)
+                found, failed, elsewhere = await everywhere(master, quota, seeds, options.namespace, limits)
+                missing, status = [*failed, *elsewhere], STALE if failed else DONE
             else:
                 found, missing = consumers.consumers(quota, {}), only_status(quota)
             if options.by == "project":
                 found = consumers.by_project(found, limits)
         except QuantityError as error:
             raise Failed(f"seedquota/{quota.metadata.name} cannot be read: {error}") from None
-    status = STALE if options.all and missing else DONE
     if options.output in ("json", "yaml"):
         return Printed(reading.written({"items": found, "notKnown": missing}, options.output), status)
     most = terminal.width() if options.output == "table" else None
@@ -96,18 +96,21 @@ def only_status(quota: MasterQuota) -> list[str]:
     return [f"{' and '.join(parts)}: --all asks the seeds"] if parts else []
 
 
-async def _everywhere(
-    master: Cluster, quota: MasterQuota, seeds: Sequence[Seed], namespace: str, limits: ResourceList, now: datetime
-) -> tuple[list[Consumer], list[str]]:
-    """All consumers, and what is not known. Raises Failed."""
-    told = Told()
+async def everywhere(
+    master: Cluster, quota: MasterQuota, seeds: Sequence[Seed], namespace: str, limits: ResourceList
+) -> tuple[list[Consumer], list[str], list[str]]:
+    """All consumers, what could not be read, and what none of them has. Raises Failed, QuantityError."""
+    clusters: dict[str, list[UserCluster]] = {}
+    missing: list[str] = []
     if largest_and_last.counts_clusters(quota):
-        told = await largest_and_last.ask(master, quota, seeds, seeds, namespace, now)
+        projects = await consumers.projects_of(master, quota)
+        clusters, missing = await on_seed.clusters_of(master, seeds, namespace, projects)
 
     async def question(_: Seed, cluster: Cluster) -> _OfSeed:
         return await _of_seed(cluster, quota, namespace)
 
-    answers, failed = await fleet.ask(master, seeds, namespace, question)
+    of_machines_alone = largest_and_last.counts_clusters(quota) and not object_names.of_objects(limits)
+    answers, failed = await fleet.ask(master, [] if of_machines_alone else seeds, namespace, question)
     namespaces = [
         Consumer(
             "namespace",
@@ -119,10 +122,11 @@ async def _everywhere(
         for seed, answer in answers.items()
         for line in answer.lines
     ]
-    missing = [f"namespaces on {seed}: {why}" for seed, why in failed.items()]
+    missing += [f"namespaces on {seed}: {why}" for seed, why in failed.items()]
     for seed, answer in answers.items():
         missing += [f"what namespaces of {each} on {seed} use now" for each in answer.not_current]
-    return consumers.consumers(quota, told.clusters, namespaces), [*told.failed, *missing]
+    elsewhere = largest_and_last.not_counted(quota, clusters)
+    return consumers.consumers(quota, clusters, namespaces), missing, elsewhere
 
 
 async def _of_seed(cluster: Cluster, quota: MasterQuota, namespace: str) -> _OfSeed:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 
@@ -10,7 +12,12 @@ from cli import consumers, list_consumers
 from cli.__main__ import parser
 from cli.consumers import Consumer
 from cli.outcome import Failed
+from cli.seeds import fleet, on_seed
+from common.api.types import Seed, SeedSpec, UserCluster
+from common.kube.client.api_client import Cluster
+from common.kube.client.meta import ObjectMeta
 from common.quota import resources
+from tests.unit.cli.test_largest_and_last import REST, line, seeds, user
 from tests.unit.quota_examples import ANN, NOW
 
 LIMITS = resources.parse({"pods": "100", "requests.cpu": "10"})
@@ -58,3 +65,24 @@ def test_sums_need_all_seeds() -> None:
     options = parser().parse_args(["consumers", "ann", "--by", "project"])
     with pytest.raises(Failed, match="--by needs --all"):
         asyncio.run(list_consumers.run(options))
+
+
+async def test_what_no_cluster_has_and_what_could_not_be_read_is_named_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is no failure: Allocations, and what is being created."""
+
+    async def asked(*_arguments: object) -> tuple[dict[str, list[UserCluster]], list[str]]:
+        return {"eu-1": [user(1, "8")]}, ["seed us-1 cannot be asked: no answer"]
+
+    async def answered(_master: object, wanted: Sequence[Seed], *_: object) -> tuple[dict[str, Any], dict[str, str]]:
+        return {}, {each.metadata.name: "no answer" for each in wanted}
+
+    monkeypatch.setattr(on_seed, "clusters_of", asked)
+    monkeypatch.setattr(fleet, "ask", answered)
+    quota, there = seeds(line("eu-1", cpu="10")), [Seed(metadata=ObjectMeta(name="us-1"), spec=SeedSpec())]
+    for limited, unread in (({"cpu": "64"}, []), ({"cpu": "64", "pods": "9"}, ["namespaces on us-1: no answer"])):
+        limits, master = resources.parse(limited), cast(Cluster, None)
+        found, failed, elsewhere = await list_consumers.everywhere(master, quota, there, "seedquota", limits)
+        assert [(each.name, each.used["cpu"], each.project) for each in found] == [("alpha/c1", "8", "alpha")]
+        assert failed == ["seed us-1 cannot be asked: no answer", *unread], "nobody is asked for what is not limited"
+        (rest,) = elsewhere
+        assert rest.startswith(REST.format("eu-1"))
