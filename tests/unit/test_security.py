@@ -692,7 +692,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{APP}::test_nothing_is_compressed_for_a_page_of_another_site_and_no_problem_is",
     ),
     "asks for compressed answers": (f"{APP}::test_one_answer_is_compressed_at_a_time_and_none_waits_for_that",),
-    "asks for a decision of somebody else": (
+    "asks for a decision or refusals of somebody else": (
         f"{DECISIONS}::test_of_a_quota_that_one_may_not_see_nothing_is_said",
         f"{DECISIONS}::test_who_may_see_no_part_of_it_sees_nothing",
         f"{DECISIONS}::test_what_a_seed_answers_is_read_within_bounds_or_not_at_all",
