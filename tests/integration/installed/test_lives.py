@@ -93,7 +93,7 @@ async def test_a_projects_default_quota_goes_with_it_and_a_new_one_counts_what_r
         await site.admitted("user-2")
         await site.refused("user-1")
     finally:
-        await set_defaults(site)
+        await site.delete("master", "quotasettings/default")
 
 
 async def test_an_organization_forgets_nothing_while_its_projects_copy_is_missing_on_a_seed(site: Site) -> None:
