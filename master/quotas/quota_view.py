@@ -100,6 +100,9 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def not_served(self) -> frozenset[str]:
-        """What is limited, and no cluster that takes part serves objects of."""
-        said = [frozenset(seed.not_served) for seed in self.seeds if seed.clusters and not seed.lost]
-        return frozenset.intersection(*said) & self.limits.keys() if said else frozenset()
+        """What is limited, and no cluster that takes part serves objects of. What is used was served before, in another
+        version for example: its last count is kept, and limited."""
+        present = [seed for seed in self.seeds if not seed.lost]
+        said = [frozenset(seed.not_served) for seed in present if seed.clusters]
+        used = {name for seed in present for name, amount in seed.use.items() if amount}
+        return frozenset.intersection(*said) & self.limits.keys() - used if said else frozenset()

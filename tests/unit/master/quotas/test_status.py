@@ -285,6 +285,10 @@ def test_what_no_cluster_serves_is_unknown_and_not_zero():
     assert somewhere.summary.usage == "count/deployment.apps 0/5, pods 0/5"
     assert "ResourceNotCounted" not in {each.type for each in somewhere.conditions}
     assert condition(somewhere, "Enforced")[0] == "True", "where it is not served, there can be none"
+    before = shown(seed("eu-1", {"count/deployment.apps": "3"}, **lacks), seed("us-1", **lacks))
+    assert before.summary.usage == "count/deployment.apps 3/5, pods 0/5", "it was served, and its count is kept"
+    assert condition(before, "Enforced")[0] == "True"
+    assert "ResourceNotCounted" not in {each.type for each in before.conditions}
     behind = shown(seed("eu-1", unenforced=["alpha/c1"], **lacks))
     assert condition(behind, "Enforced")[:2] == ("False", "WebhookNotServing"), "what is known to be wrong says more"
     alone = quota_status(
