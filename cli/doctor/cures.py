@@ -23,7 +23,7 @@ CURES = {
     QUOTA: {
         "NotSupported": "correct the names in the quota, or do what the message says",
         "ClustersNotCounted": "set spec.namespaceQuotas of the UserClusters that the message names to Enabled",
-        "NoClusters": "set spec.namespaceQuotas of a UserCluster or a Seed to Enabled",
+        "NoClusters": "set spec.namespaceQuotas of a UserCluster or a Seed to Enabled, or correct subject.clusters",
         "Degraded": "as for Enforced, which the message repeats",
         "SubjectNotFound": "create the Project or Organization, or delete the quota",
         "TooManyResources": "limit the resources that the message names in a new quota of the same subject",
