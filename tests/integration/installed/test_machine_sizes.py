@@ -259,7 +259,7 @@ async def test_whoever_sizes_a_file_for_a_user_cluster_is_told_what_admission_wo
     site.cloud.disturb = None
     assert await asyncio.to_thread(size_command.main, [*arguments, "--user-cluster", "alpha/user-1"]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[0] == "a: cpu=2,machines=1,memory=8Gi,storage=50Gi"
+    assert told[0] == "a: cpu=2,instances.m5.large=1,machines=1,memory=8Gi,storage=50Gi"
     assert told[1].startswith("  found: m5.large of aws eu-central-1, asked 2")
     site.cloud.disturb = answering(401)
     assert await asyncio.to_thread(size_command.main, [*arguments, "--user-cluster", "alpha/user-1"]) == 1
