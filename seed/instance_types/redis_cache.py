@@ -28,7 +28,7 @@ from seed.providers.flavour import Flavour, Place
 
 log = logging.getLogger(__name__)
 
-VERSION = 1  # of what is written; others are never read
+VERSION = 2  # of what is written; others are never read
 MAX_SIZES = 8192  # in one place, some 2 MB
 MAX_PLACES = 32  # that one user cluster adds in a day
 DAY = 24 * 3600.0
@@ -39,11 +39,12 @@ MAX_WRITES = 64  # under way; what comes beyond is not shared
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """`unknown`: why the size of its disk is not known."""
+    """`unknown`: why the size of its disk is not known. `name`: as in Flavour."""
 
     sizes: dict[str, str]
     as_of: str
     unknown: str = ""
+    name: str = ""
 
 
 class SharedSizes:
@@ -165,7 +166,7 @@ def _text(size: ReportedSize) -> bytes:
     if isinstance(flavour.storage, int):
         sizes["storage"] = flavour.storage
     unknown = flavour.storage if isinstance(flavour.storage, str) else ""
-    return msgspec.json.encode(_Entry(resources.render(sizes), size.as_of, unknown))
+    return msgspec.json.encode(_Entry(resources.render(sizes), size.as_of, unknown, flavour.name))
 
 
 def _read_entry(text: bytes) -> ReportedSize | None:
@@ -179,7 +180,7 @@ def _read_entry(text: bytes) -> ReportedSize | None:
     storage = sizes.pop("storage", None)
     if cpu <= 0 or memory <= 0 or any(amount < 0 for amount in (*sizes.values(), storage or 0)):
         return None
-    return ReportedSize(Flavour(cpu, memory, entry.unknown or storage, sizes), entry.as_of)
+    return ReportedSize(Flavour(cpu, memory, entry.unknown or storage, sizes, entry.name), entry.as_of)
 
 
 _decode = msgspec.json.Decoder(_Entry).decode

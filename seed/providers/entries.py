@@ -28,6 +28,8 @@ class Entries:
         known = [name for name in names if 0 < len(name) <= _LONGEST_NAME]
         try:
             flavour = read()
+            if len(flavour.name) > _LONGEST_NAME:
+                raise Unreadable("its name is too long")
         except (Unreadable, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             reason = str(error).encode("ascii", "backslashreplace").decode()[:_LONGEST_REASON]
             self._unreadable |= dict.fromkeys(known or [_NAMELESS], reason)

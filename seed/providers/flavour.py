@@ -39,12 +39,14 @@ class Flavour:
     """What a machine type brings, in nanos: `cpu` (cores), `memory` (bytes), `devices` by qualified name.
 
     `storage` is its root disk in bytes: None where the type has none, a text where it has one of unknown size (why).
+    `name`: of the type, where a spec may have its id instead; otherwise empty.
     """
 
     cpu: int
     memory: int
     storage: int | str | None = None
     devices: ResourceList = field(default_factory=dict)
+    name: str = ""
 
 
 class Origin(Enum):

@@ -82,7 +82,7 @@ def _following(page: _Answer, _number: int) -> Mapping[str, str] | None:
 
 
 def _flavour(kind: _Type) -> Flavour:
-    return Flavour(cpu=kind.cores * UNIT, memory=gibibytes(kind.memory), storage=kind.disk * GIB * UNIT)
+    return Flavour(cpu=kind.cores * UNIT, memory=gibibytes(kind.memory), storage=kind.disk * GIB * UNIT, name=kind.name)
 
 
 CLOUD = Cloud(place=place, fetch=fetch, lists=True, least_spec=lambda _region: {"serverType": "x"})

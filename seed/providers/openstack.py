@@ -302,6 +302,7 @@ def _flavour(more: bytes, flavor: _Flavor) -> Flavour:
         memory=flavor.ram * MIB * UNIT,
         storage=disk or template_disk("rootDiskSizeGB"),
         devices=devices,
+        name=flavor.name,
     )
 
 

@@ -188,5 +188,6 @@ class Sizing:
 
 
 def _complete(lookup: Lookup, place: Place, known: Known) -> Sized:
-    cost = lookup.complete(known.flavour).of_type(type_name(lookup.flavour))
-    return Sized(cost, lookup.flavour, str(place), known.as_of, place.digest)
+    flavour = known.flavour.name or lookup.flavour  # an id in the spec counts as the name does
+    cost = lookup.complete(known.flavour).of_type(type_name(flavour))
+    return Sized(cost, flavour, str(place), known.as_of, place.digest)

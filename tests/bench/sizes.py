@@ -143,7 +143,7 @@ async def _restarted(cloud: FakeCloud, machines: list[Machine], sealed: Seal) ->
                 seconds = time.perf_counter() - started
                 print(f"  sized by a {state} replica with Redis: {len(cloud.requests)} calls, {seconds * 1000:.0f} ms")
                 async with asyncio.timeout(10):
-                    while int(await redis.command("HLEN", "{seedquota:eu-1}:sizes:1")) < TYPES:
+                    while int(await redis.command("HLEN", "{seedquota:eu-1}:sizes:2")) < TYPES:
                         await asyncio.sleep(0.01)
                 await sizing.close()
 

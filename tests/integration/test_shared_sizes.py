@@ -24,8 +24,8 @@ from tests.unit.seed.instance_types.test_cache import LARGE, PLACE, Kept, Told
 
 pytestmark = pytest.mark.integration
 
-KEY = f"{{seedquota:{SEED}}}:sizes:1:{sharing._hash(PLACE, '')}"
-FILLED = f"{{seedquota:{SEED}}}:sizes:1"
+KEY = f"{{seedquota:{SEED}}}:sizes:2:{sharing._hash(PLACE, '')}"
+FILLED = f"{{seedquota:{SEED}}}:sizes:2"
 PATIENCE = caches.SHARED_SECONDS
 RIGHTS = "+hget +hset +hlen +del +expire +set ~{seedquota:" + SEED + "}*"
 ODD = {
@@ -33,6 +33,7 @@ ODD = {
         cpu=UNIT // 2, memory=1500 * 10**6 * UNIT, storage=960 * 10**9 * UNIT, devices={"amd.com/gpu": UNIT}
     ),
     "diskless": Flavour(cpu=UNIT, memory=2**44 * UNIT, storage=None),
+    "45": Flavour(cpu=UNIT, memory=UNIT, name="cax11"),
     "template": Flavour(cpu=UNIT, memory=UNIT, storage="rootDiskSizeGB is not set"),
 }
 

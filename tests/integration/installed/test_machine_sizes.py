@@ -310,7 +310,7 @@ async def test_with_a_redis_a_program_that_restarts_knows_what_was_told_before_t
         status, made = await created(site, "told")
         assert status == 201, made
         async with asyncio.timeout(60):
-            while await redis.command("EXISTS", "{seedquota:seed-1}:sizes:1") != b"1":
+            while await redis.command("EXISTS", "{seedquota:seed-1}:sizes:2") != b"1":
                 await asyncio.sleep(0.1)
         site.cloud.disturb = answering(500)
         await restarted(site)
@@ -319,7 +319,7 @@ async def test_with_a_redis_a_program_that_restarts_knows_what_was_told_before_t
         assert status == 201, made
         assert json.loads(made["metadata"]["annotations"][STAMP])["footprint"]["cpu"] == "2"
         site.cloud.disturb = None
-        kept = [await redis.command("HGETALL", "{seedquota:seed-1}:sizes:1"), await redis.command("KEYS", "*")]
+        kept = [await redis.command("HGETALL", "{seedquota:seed-1}:sizes:2"), await redis.command("KEYS", "*")]
         assert not any(word in b"".join(kept) for word in (SECRET.encode(), b"AKIDEXAMPLE"))
 
 

@@ -119,6 +119,11 @@ async def test_what_real_types_cost(cloud: FakeCloud, server_type: str, costs: s
     assert resources.text(cost(wanted, await cloud.ask(hetzner.CLOUD, wanted)).resources) == costs
 
 
+async def test_a_type_has_its_name_also_where_it_is_asked_for_by_its_id(cloud: FakeCloud) -> None:
+    found = await cloud.ask(hetzner.CLOUD, asked("45"))
+    assert found.flavours["45"].name == found.flavours["cax11"].name == "cax11"
+
+
 async def test_every_page_is_read_and_tells_all_types_at_once(cloud: FakeCloud) -> None:
     found = await cloud.ask(hetzner.CLOUD, asked("no-such-type"))
     assert {kind[1] for kind in TYPES} <= set(found.flavours)

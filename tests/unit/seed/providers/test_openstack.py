@@ -283,6 +283,7 @@ COSTS = {
 async def test_what_real_flavors_cost_by_name_and_by_id_out_of_one_list(cloud: FakeCloud) -> None:
     catalogue = await cloud.ask(openstack.CLOUD, asked())
     assert {name: resources.text(cost(asked(name), catalogue).resources) for name in COSTS} == COSTS
+    assert all(catalogue.flavours[each].name == name for name in COSTS for each in (name, IDS[name]))
     assert {name: resources.text(cost(asked(IDS[name]), catalogue).resources) for name in COSTS} == COSTS
     assert [request.split("?")[0] for request in cloud.requests] == [
         "POST keystone.example.com/v3/auth/tokens",

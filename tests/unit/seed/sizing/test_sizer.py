@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY, generate_latest
 
 from common.api.types import Condition, UserCluster
 from common.kube.controller.store import Change
+from common.quota.quantity import UNIT
 from common.runtime import flags
 from seed import metrics
 from seed.controllers.user_cluster_conditions import judge
@@ -20,7 +21,7 @@ from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
 from seed.kinds.machines.source import Source
 from seed.kinds.machines.totals import MachineTotals
-from seed.machines.machine_controller import Machine
+from seed.machines.machine_controller import FOOTPRINT_ANNOTATION, Machine
 from seed.options import SeedOptions
 from seed.providers.flavour import Flavour, Place
 from seed.providers.size import CONDITIONS, NotSized, ProviderUnavailable
@@ -151,3 +152,19 @@ def test_specs_of_one_user_cluster_push_out_no_place_of_another(monkeypatch: pyt
         made.known("ann", machine("hetzner", {"serverType": "cax11"}))
     made._cache._shelves.recall(place, "cax11", Flavour(1, 1), asker="ann", as_of="", now=0.0, fresh=1.0)
     assert made.known("ann", machine("hetzner", {"serverType": "cax11"})).place == "hetzner api.hetzner.cloud"
+
+
+def test_a_type_counts_by_its_name_whatever_the_spec_calls_it() -> None:
+    """Hetzner and OpenStack take an id, too: a limit of the name must hold for it."""
+    place, costs = Place("hetzner", "api.hetzner.cloud"), []
+    made = Sizing(FlavourCache(Transport()), SettingsReader(None), lambda _text: "s", lambda _text, _seal: True)
+    for written in ("cax11", "45"):
+        of_type = machine("hetzner", {"serverType": written})
+        made._remember("u", of_type, place)
+        flavour = Flavour(1, 1, name="cax11")
+        made._cache._shelves.recall(place, written, flavour, asker="ann", as_of="", now=0.0, fresh=1.0)
+        sized = made.known("u", of_type)
+        of_type.metadata.annotations[FOOTPRINT_ANNOTATION] = made.make_stamp("u", of_type, sized)
+        costs += [sized.footprint.resources, made.counted("u", of_type).resources]
+    assert all(each == costs[0] for each in costs)
+    assert costs[0]["instances.cax11"] == UNIT and not any(name == "instances.45" for name in costs[0])
