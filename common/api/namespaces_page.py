@@ -6,6 +6,7 @@ before, whatever changes meanwhile.
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlencode
@@ -22,6 +23,11 @@ MOST: Final = 500  # namespaces of one page
 MAX_NAMED: Final = 32  # clusters that a page names beside
 MAX_PAGE: Final = 256 * 1024  # bytes
 
+MAX_PROJECT: Final = 253  # characters
+
+_NAME: Final = "[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_NAMESPACE: Final = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+
 
 class Place(NamedTuple):
     """Of a namespace. The first page begins after the empty one. `cluster` is that of the key of a UserCluster, or
@@ -32,11 +38,11 @@ class Place(NamedTuple):
 
 
 class NamespaceLine(Wire):
-    """`project`: the Project that the namespace is of; empty if it is of none."""
+    """Another page can begin after each. `project`: the Project that the namespace is of; empty if it is of none."""
 
-    cluster: Annotated[str, Meta(max_length=317)]
-    namespace: Annotated[str, Meta(max_length=63)]
-    project: Annotated[str, Meta(max_length=253)] = ""
+    cluster: Annotated[str, Meta(max_length=317, pattern=rf"^{_NAME}(/{_NAME})?\Z")]
+    namespace: Annotated[str, Meta(pattern=rf"^{_NAMESPACE}\Z")]
+    project: Annotated[str, Meta(max_length=MAX_PROJECT)] = ""
     used: Annotated[
         dict[Annotated[str, Meta(max_length=317)], Annotated[str, Meta(max_length=64)]], Meta(max_length=128)
     ] = {}
@@ -56,7 +62,13 @@ class NamespacesPage(Wire):
     not_current: Annotated[list[Annotated[str, Meta(max_length=317)]], Meta(max_length=MAX_NAMED)] = []
 
 
+_named = re.compile(_NAMESPACE).fullmatch
 _decode = msgspec.json.Decoder(NamespacesPage).decode
+
+
+def is_namespace(name: str) -> bool:
+    """Whether a page can have a namespace of this name. What claims to be an API server may list others."""
+    return _named(name) is not None
 
 
 def path(quota: str, after: Place, limit: int) -> str:

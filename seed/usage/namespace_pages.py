@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from common.api.namespaces_page import MAX_NAMED, MAX_PAGE, MOST, NamespaceLine, NamespacesPage, Place
+from common.api.namespaces_page import (
+    MAX_NAMED,
+    MAX_PAGE,
+    MAX_PROJECT,
+    MOST,
+    NamespaceLine,
+    NamespacesPage,
+    Place,
+    is_namespace,
+)
 from common.quota import resources
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
@@ -53,9 +62,7 @@ class NamespacePages:
         sources = {cluster: self._source(SourceKey.of_namespaces(quota.key.uid, cluster)) for cluster in clusters}
         page = NamespacesPage(
             uid=quota.key.uid,
-            not_current=[
-                cluster for cluster, each in sources.items() if each is None or not (each.counted and each.current)
-            ][:MAX_NAMED],
+            not_current=[cluster for cluster, each in sources.items() if not _is_current(each)][:MAX_NAMED],
         )
         room = _ROOM
         for line in self._after(quota, after, sources):
@@ -71,7 +78,7 @@ class NamespacePages:
             inside = source.in_namespaces if source is not None else None
             if cluster < after.cluster or inside is None:
                 continue
-            names = [name for name in inside.totals.by_namespace if (cluster, name) > after]
+            names = [name for name in inside.totals.by_namespace if (cluster, name) > after and is_namespace(name)]
             heapq.heapify(names)  # the page needs the first few of maybe very many
             while names:
                 if (line := self._line(quota, inside, heapq.heappop(names))) is not None:
@@ -82,4 +89,14 @@ class NamespacePages:
         if not any(used.values()):
             return None
         project = self._cluster_cache.project_in(inside.cluster, inside.labels(namespace))
+        if len(project) > MAX_PROJECT:
+            project = ""  # a label that no API server takes
         return NamespaceLine(cluster=inside.cluster, namespace=namespace, project=project, used=resources.render(used))
+
+
+def _is_current(source: UsageSource | None) -> bool:
+    """Whether a page can have all of it."""
+    if source is None or not (source.counted and source.current):
+        return False
+    inside = source.in_namespaces
+    return inside is None or all(map(is_namespace, inside.totals.by_namespace))

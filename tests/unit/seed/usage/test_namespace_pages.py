@@ -105,6 +105,17 @@ async def test_a_cluster_that_is_not_counted_or_cannot_be_reached_is_named() -> 
         assert [line.place for line in page.items] == [("beta/c2", "web")]
 
 
+@pytest.mark.parametrize("name", ["n" * 64, "a,b", "web\n", "Web", "."])
+async def test_a_name_that_no_api_server_takes_hides_no_other_namespace(name: str) -> None:
+    """A tenant's API server may list it: then the master could not read the page."""
+    listed = {"db": nanos("pods=1"), name: nanos("pods=1"), "web": nanos("pods=1")}
+    async with leading({each: source(each, listed if each == "alpha/c1" else {}) for each in CLUSTERS}) as leader:
+        page = leader.page()
+        assert page is not None
+        assert [line.namespace for line in page.items] == ["db", "web"]
+        assert page.not_current == ["alpha/c1"]
+
+
 async def test_a_page_is_as_small_as_the_master_reads() -> None:
     names = [f"count/things-{number}.{'x' * 60}.example.com" for number in range(40)]
     each = nanos(",".join(f"{name}=1" for name in names))
@@ -152,6 +163,9 @@ async def test_a_limit_that_is_none_is_answered_like_the_nearest_one(limit: str)
             "many",
         ),
         (f'{{"uid": "u", "items": [{{"cluster": "a/b", "namespace": "{"n" * 64}"}}]}}', "long"),
+        ('{"uid": "u", "items": [{"cluster": "a/b,c", "namespace": "n3"}], "more": true}', "no place to go on from"),
+        ('{"uid": "u", "items": [{"cluster": "a/b/c", "namespace": "n3"}], "more": true}', "no place to go on from"),
+        ('{"uid": "u", "items": [{"cluster": "a/b", "namespace": "n3\\n"}], "more": true}', "no place to go on from"),
         ("[" * 100_000, "deep"),
         ("no JSON", "no JSON"),
     ],
@@ -161,3 +175,5 @@ def test_what_a_seed_answers_is_a_page_that_comes_after_the_place_or_nothing(wro
     assert namespaces_page.read(wrong.encode(), "u", after, 1) is None, how
     right = b'{"uid": "u", "items": [{"cluster": "a/b", "namespace": "n3", "used": {"pods": "1"}}], "more": true}'
     assert namespaces_page.read(right, "u", after, 1) is not None
+    nowhere = b'{"uid": "u", "items": [{"cluster": "", "namespace": "n"}], "more": true}'
+    assert namespaces_page.read(nowhere, "u", Place(), 1) is None, "the next page would begin where this one did"
