@@ -12,6 +12,7 @@ import msgspec
 
 from common.api.convert import report_to_wire, wire_quantities
 from common.api.labels import SEED_MANAGER
+from common.api.namespaces_page import MAX_PROJECT, is_namespace
 from common.api.types import RESOURCE_QUOTAS, NamespaceLack, NamespaceUse, StaleSource, WireReport
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
@@ -195,7 +196,8 @@ class Publisher:
         return names, min(seconds, default=None)
 
     def _largest_namespaces(self, sources: Iterable[UsageSource], quota: Quota) -> tuple[tuple[NamespaceUse, ...], int]:
-        """And how many others there are that use something."""
+        """And how many others there are that use something. What has a name that no API server takes is one of these:
+        the whole report would be refused for it."""
         inside = {each.cluster: each for source in sources if (each := source.in_namespaces) is not None}
         found = [
             ((cluster, namespace), limited)
@@ -203,14 +205,15 @@ class Publisher:
             for namespace, used in counted.totals.by_namespace.items()
             if (limited := resources.only(used, quota.limits))
         ]
+        named = [(place, used) for place, used in found if is_namespace(place[1])]
         lines = tuple(
             NamespaceUse(
                 cluster=cluster,
                 namespace=namespace,
-                project=self._cluster_cache.project_in(cluster, inside[cluster].labels(namespace)),
+                project=self._cluster_cache.project_in(cluster, inside[cluster].labels(namespace))[:MAX_PROJECT],
                 used=wire_quantities(used),
             )
-            for (cluster, namespace), used in largest(found, quota.limits)
+            for (cluster, namespace), used in largest(named, quota.limits)
         )
         return lines, len(found) - len(lines)
 
@@ -277,5 +280,6 @@ def _without_quota(sources: Iterable[UsageSource]) -> tuple[tuple[NamespaceLack,
         if (counted := source.in_namespaces) is not None
         for namespace, lacking in counted.lacking.items()
     )
-    lines = (NamespaceLack(cluster=each[0], namespace=each[1], resources=each[2]) for each in found[:MAX_NAMED])
-    return tuple(lines), max(len(found) - MAX_NAMED, 0)
+    named = [each for each in found if is_namespace(each[1])][:MAX_NAMED]
+    lines = (NamespaceLack(cluster=each[0], namespace=each[1], resources=each[2]) for each in named)
+    return tuple(lines), len(found) - len(named)

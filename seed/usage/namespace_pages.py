@@ -89,9 +89,12 @@ class NamespacePages:
         if not any(used.values()):
             return None
         project = self._cluster_cache.project_in(inside.cluster, inside.labels(namespace))
-        if len(project) > MAX_PROJECT:
-            project = ""  # a label that no API server takes
-        return NamespaceLine(cluster=inside.cluster, namespace=namespace, project=project, used=resources.render(used))
+        return NamespaceLine(
+            cluster=inside.cluster,
+            namespace=namespace,
+            project=project[:MAX_PROJECT],  # of a label that no API server takes
+            used=resources.render(used),
+        )
 
 
 def _is_current(source: UsageSource | None) -> bool:

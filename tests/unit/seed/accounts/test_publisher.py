@@ -45,6 +45,7 @@ class Leader:
         self.now = 100.0
         self.written: list[dict[str, Any]] = []
         self.not_served: frozenset[str] = frozenset()
+        self.lacking: dict[str, list[str]] = {}
         self.older = False  # the CRD does not know what is for people only
         self.namespaces: dict[str, Namespace] = {}
         self.totals = Totals(Terms(limited=frozenset({"pods"})))
@@ -73,7 +74,7 @@ class Leader:
         )
         counted = SimpleNamespace(
             totals=self.totals,
-            lacking=lambda _limited: {},
+            lacking=lambda _limited: self.lacking,
             not_served=self.not_served,
             objects=SimpleNamespace(namespaces=SimpleNamespace(store=self.namespaces)),
         )
@@ -146,3 +147,15 @@ async def test_each_namespace_is_reported_with_its_project_and_to_an_older_defin
     await leader.publish("pods=4")
     assert leader.written[-1]["used"] == {"pods": "4"}
     assert all("project" not in each for each in leader.written[-1]["namespaces"])
+
+
+async def test_a_namespace_with_a_name_that_no_api_server_takes_keeps_nothing_from_the_master(leader: Leader) -> None:
+    """A tenant's API server may list it. The report of all clusters would be refused."""
+    wrong = ["n" * 64, "Web", ""]
+    leader.totals.sums = {name: nanos("pods=9") for name in wrong} | {"web": nanos("pods=1")}
+    leader.lacking = {name: ["pods"] for name in (*wrong, "web")}
+    await leader.publish("pods=28")
+    assert [each["namespace"] for each in leader.written[-1]["namespaces"]] == ["web"]
+    assert [each["namespace"] for each in leader.written[-1]["withoutQuota"]] == ["web"]
+    omitted = leader.written[-1]["namespacesOmitted"], leader.written[-1]["withoutQuotaOmitted"]
+    assert omitted == (len(wrong), len(wrong))
