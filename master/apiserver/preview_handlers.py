@@ -78,7 +78,7 @@ class PreviewHandlers:
             raise ProblemError(422, "name a project or a quota, and not both")
         if project:
             await self._visibility.project(call.user, project)
-        elif self._caches.quotas.store.get(quota) is None or not await self._sees_quota(call.user, quota):
+        elif not await self._sees_quota(call.user, quota):
             raise ProblemError(404, f"there is no quota {quota}, or you cannot see it")
         if why := _too_many(seeds):
             return RouteResponse(Refusals(items=[], more=False, not_asked=why))
@@ -109,13 +109,17 @@ class PreviewHandlers:
         return [seed for seed in alive if named in (None, seed.metadata.name)]
 
     async def _seen(self, user: User, record: DecisionRecord, *, everything: bool) -> DecisionRecord | None:
-        of_project = bool(record.project) and await self._sees(user, "project", record.project)
+        """Names are those that a seed answers: of what is not there, no right is asked."""
+        known = self._caches.projects.store.get(record.project) is not None
+        of_project = known and await self._sees(user, "project", record.project)
         quotas = {each.name for each in record.quotas if everything or await self._sees_quota(user, each.name)}
         return decisions.visible(record, quotas, everything=everything, of_project=of_project, username=user.username)
 
     async def _sees_quota(self, user: User, name: str) -> bool:
         quota = self._caches.quotas.store.get(name)
-        kind, subject = subject_of(quota) if quota is not None else ("", "")
+        if quota is None:
+            return False
+        kind, subject = subject_of(quota)
         if subject:
             return await self._sees(user, kind, subject)
         return await self._rights.has(user, Right(verb="get", resource="resourcequotas", name=name))

@@ -16,7 +16,7 @@ from common.runtime.lru import LruDict
 from master.cache.objects import MasterQuota
 from master.grants.overrides import end as unix_time
 from master.history.forecast import Point
-from master.history.prometheus_api import Points, PrometheusError, query_range
+from master.history.prometheus_api import Points, PrometheusError, PrometheusUnreachableError, query_range
 from master.history.store import BUCKET, KEPT
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 TIMEOUT = 5.0  # seconds, for one question
 AT_A_TIME = 4  # quotas that it is asked about; others wait
 KEPT_SECONDS = 60.0  # an answer, also for those who look at the same quota ...
-FAILED_SECONDS = 10.0  # ... and that there is none
+FAILED_SECONDS = 10.0  # ... and that there is none; where nobody answers, of all quotas: each page would wait for it
 MAX_KEPT = 256  # quotas
 
 Found = dict[str, list[Point]]
@@ -42,6 +42,7 @@ class PrometheusHistory:
         self._kept = LruDict[str, tuple[float, Found]]()  # by the quota's uid, until a monotonic time
         self._asking: dict[str, asyncio.Task[Found]] = {}
         self._some = asyncio.Semaphore(AT_A_TIME)
+        self._unreachable_until = 0.0  # monotonic
 
     async def points(self, quota: MasterQuota) -> Found:
         """Of the quota, by resource, the oldest first; nothing where nothing is known."""
@@ -57,11 +58,15 @@ class PrometheusHistory:
 
     async def _find(self, quota: MasterQuota) -> Found:
         async with self._some:
+            if time.monotonic() < self._unreachable_until:
+                return {}
             try:
                 found, seconds = await self._ask(quota), KEPT_SECONDS
             except PrometheusError as error:
                 log.warning("the history cannot be read", extra={"error": str(error)})
                 found, seconds = {}, FAILED_SECONDS
+                if isinstance(error, PrometheusUnreachableError):
+                    self._unreachable_until = time.monotonic() + FAILED_SECONDS
         self._kept.keep(quota.metadata.uid, (time.monotonic() + seconds, found), MAX_KEPT)
         return found
 

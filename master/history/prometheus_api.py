@@ -20,6 +20,10 @@ class PrometheusError(Exception):
     """Why there is no answer, for people."""
 
 
+class PrometheusUnreachableError(PrometheusError):
+    """It answers nothing to anybody."""
+
+
 class _Series(msgspec.Struct):
     metric: dict[str, str] = {}
     values: list[tuple[float, str]] = []
@@ -75,4 +79,4 @@ async def _get(session: aiohttp.ClientSession, url: str, wanted: Mapping[str, st
                 )
             return content
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise PrometheusError(f"Prometheus cannot be asked: {error or type(error).__name__}") from None
+        raise PrometheusUnreachableError(f"Prometheus cannot be asked: {error or type(error).__name__}") from None

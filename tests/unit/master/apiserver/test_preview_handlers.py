@@ -7,6 +7,7 @@ from common.server.access_reviews import User
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call
 from master.apiserver.conditions import Preconditions
+from master.apiserver.decisions import DecidedQuota, DecisionRecord
 from master.apiserver.preview_handlers import PreviewHandlers
 from master.apiserver.previews import Calculation, FitsRequest, WhereRequest
 from master.apiserver.problem import ProblemError
@@ -53,3 +54,15 @@ async def test_who_does_not_see_the_project_and_its_organization_gets_404(resour
                 with pytest.raises(ProblemError) as refused:
                     await asked(call(body))
                 assert refused.value.status == 404
+
+
+@pytest.mark.parametrize("names", [("no-such-quota",), ("no-such-quota", "another")])
+async def test_of_names_that_a_seed_made_up_nobody_is_asked(names: tuple[str, ...]) -> None:
+    """An answer has thousands of names, and each would be a review by the API server."""
+    async with reviewer() as cluster:
+        caches = Caches(cluster, "seedquota")
+        handlers = PreviewHandlers(caches, Rights(cluster), AgentPages(caches, "seedquota"))
+        quotas = [DecidedQuota(name=name, enforcement="deny", admits=False) for name in names]
+        record = DecisionRecord(time="t", result="refused", operation="CREATE", project="made-up", quotas=quotas)
+        assert await handlers._seen(User(username="ann"), record, everything=False) is None
+        assert cluster.asked == []

@@ -15,7 +15,8 @@ from common.runtime import flags
 from master.cache.objects import MasterQuota
 from master.history import prometheus
 from master.history.forecast import Point
-from master.history.prometheus import PrometheusHistory, points_of, selector
+from master.history.prometheus import AT_A_TIME, PrometheusHistory, points_of, selector
+from master.history.prometheus_api import Points, PrometheusUnreachableError
 from master.history.store import BUCKET
 from tests.unit.master.page.builders import NOW, quota
 
@@ -73,6 +74,22 @@ async def test_without_an_answer_there_is_no_plot_and_it_is_asked_again_only_lat
         assert await history.points(named("q")) == {}
         asked.status = 200
         assert await history.points(named("q")) != {}
+
+
+async def test_where_nobody_answers_no_page_waits_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    async def unreachable(*_: object) -> Points:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        raise PrometheusUnreachableError("Prometheus cannot be asked: TimeoutError")
+
+    monkeypatch.setattr(prometheus, "query_range", unreachable)
+    history = PrometheusHistory("http://127.0.0.1:1", {}, lambda: NOW)
+    pages = await asyncio.gather(*(history.points(named(f"q{number}")) for number in range(10 * AT_A_TIME)))
+    assert not any(pages) and asked <= 2 * AT_A_TIME
+    assert await history.points(named("another")) == {} and asked <= 2 * AT_A_TIME
 
 
 def test_what_was_before_the_quota_or_has_no_limit_is_no_point() -> None:
