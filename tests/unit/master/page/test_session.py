@@ -77,7 +77,7 @@ def test_a_long_token_takes_two_cookies_and_a_longer_one_is_refused() -> None:
         sealer.begin(secrets.token_urlsafe(8000))
 
 
-@pytest.mark.parametrize("wanted", ["/", "/quotas?state=full&q=a%20b", "/seeds/eu-1"])
+@pytest.mark.parametrize("wanted", ["/", "/quotas?state=full&q=a%20b", "/seeds/eu-1", "/quotas/a..b?q=/../"])
 def test_a_path_of_the_page_is_kept(wanted: str) -> None:
     assert safe_path(wanted) == wanted
 
@@ -89,6 +89,12 @@ def test_a_path_of_the_page_is_kept(wanted: str) -> None:
 )  # fmt: skip
 def test_no_browser_is_sent_to_another_host(wanted: str) -> None:
     assert safe_path(wanted) in ("/", wanted) and (safe_path(wanted) == "/" or wanted.startswith("/%0d"))
+
+
+@pytest.mark.parametrize("wanted", ["/../mail", "/quotas/../../mail", "/%2e%2E/mail", "/.%2e", "/..?x", "/./x"])
+def test_no_browser_is_sent_beside_the_prefix(wanted: str) -> None:
+    """There may be another application of the same host, as which a browser would then act."""
+    assert safe_path(wanted) == "/"
 
 
 def token(**claims: object) -> str:
