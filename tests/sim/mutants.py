@@ -701,12 +701,12 @@ ALL: tuple[Mutant, ...] = (
     Mutant("what was seen and deleted is not dropped", ((accounts, "count", forget_what_was_deleted),), ("nothing",)),
     Mutant(
         "an update is charged as the larger",
-        ((reservations, "_on_top", an_update_rides_on_the_creation),),
+        ((reservations, "on_top", an_update_rides_on_the_creation),),
         ("updates",),
     ),
     Mutant(
         "a repeat takes the place",
-        ((reservations, "_on_top", a_repeat_takes_the_place),),
+        ((reservations, "on_top", a_repeat_takes_the_place),),
         ("nothing",),
         200,
         scenes.updates_before_the_count,

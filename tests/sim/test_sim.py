@@ -93,6 +93,13 @@ def test_a_broken_rule_is_noticed(name: str) -> None:
     assert not found.unbroken
 
 
+def test_each_mutant_changes_something_that_is_there() -> None:
+    missing = [
+        (mutant.name, name) for mutant in mutants.ALL for place, name, _ in mutant.patches if name not in vars(place)
+    ]
+    assert missing == []
+
+
 def test_a_schedule_can_be_run_again_by_hand() -> None:
     command = [sys.executable, "-m", "tests.sim", "--seed", "7"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
