@@ -198,7 +198,7 @@ async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters
 
     async def shown() -> None:
         found = (await site.get("seed-2", f"resourcequotas/{QUOTA}"))["status"]["account"]["namespaces"]
-        assert found == [{"cluster": "alpha/user-2", "namespace": "db", "used": used}]
+        assert found == [{"cluster": "alpha/user-2", "namespace": "db", "project": "alpha", "used": used}]
 
     await until(shown, 30)
     path = f"resourcequotas/{QUOTA}"
