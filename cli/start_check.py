@@ -19,14 +19,13 @@ from cli.connection import add_cluster, add_namespace, connected
 from cli.outcome import Failed
 from cli.terminal import say
 from cli.uninstall import seconds
-from common.api.labels import UNINSTALL_ANNOTATION
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.leader_election import LEASES
 from common.runtime.metrics import build_version
 from common.server.agents import PODS, Pod
 from seed.kinds.clusters import configuration as clusters
-from seed.registration import probe
+from seed.registration import probe, withdrawal
 
 PAUSE = 1.0  # seconds
 SAY_EVERY = 10.0
@@ -109,7 +108,7 @@ class Check:
             lease = await self._cluster.get(LEASES, self.program, self._namespace)
         except NotFound:
             return [f"no replica leads: there is no Lease {self._namespace}/{self.program}; {self._log}"]
-        if UNINSTALL_ANNOTATION in lease.metadata.annotations:
+        if withdrawal.asked(lease.metadata.annotations):  # of an earlier installation, the Lease may be left
             return ["the webhooks are withdrawn by `seedquota uninstall seed`; its --undo enforces again"]
         if not lease.spec.holder_identity or not lease.spec.renew_time:
             return [f"no replica leads: nobody holds the Lease {self._namespace}/{self.program}; {self._log}"]

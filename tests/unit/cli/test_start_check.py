@@ -18,6 +18,7 @@ from common.api.definitions import definitions
 from common.api.labels import UNINSTALL_ANNOTATION
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import Access
+from common.kube.controller.leader_election import SINCE_ANNOTATION
 from common.runtime.metrics import build_version
 from tests.unit.fake_api_server import status
 
@@ -118,8 +119,17 @@ async def problems(
     return found
 
 
+def withdrawn(run: str) -> dict[str, str]:
+    """Of a Lease, as `seedquota uninstall seed` left it in the run 3."""
+    return {SINCE_ANNOTATION: run, UNINSTALL_ANNOTATION: "3.5f2a"}
+
+
 async def test_where_all_is_well_there_is_no_problem() -> None:
     assert await problems() == []
+
+
+async def test_that_an_earlier_installation_was_removed_is_no_problem() -> None:
+    assert await problems(annotations=withdrawn(run="4")) == []
 
 
 @pytest.mark.parametrize(
@@ -127,7 +137,7 @@ async def test_where_all_is_well_there_is_no_problem() -> None:
     [
         ({"renewed": TIMES[:1] * 3}, "^a has not renewed the Lease quotas/seedquota-seed; see `kubectl"),
         ({"holder": ""}, "^no replica leads: nobody holds the Lease"),
-        ({"annotations": {UNINSTALL_ANNOTATION: "1"}}, "^the webhooks are withdrawn by `seedquota uninstall seed`"),
+        ({"annotations": withdrawn(run="3")}, "^the webhooks are withdrawn by `seedquota uninstall seed`"),
         ({"metrics": measured(leads=0)}, "^no pod of seedquota-seed says that it leads"),
         ({"metrics": measured("0.1.0")}, f"^pod p leads, and is version 0.1.0, not {re.escape(build_version())}; see"),
         ({"metrics": "seedquota_leader 1.0\n"}, "^pod p leads, and is version unknown"),
