@@ -43,7 +43,7 @@ async def _lacking(file: Path) -> str:
             await redis.ensure()
         else:
             await node.ensure()
-            await binaries.ensure(["helm", "kubectl"])
+            await binaries.ensure(["helm", "kubectl", "etcdctl", "etcdutl"])
     except BuildError as error:
         return " ".join(str(error).split())
     return ""

@@ -206,8 +206,9 @@ class Site:
         self._image = image
         self.clusters: list[Cluster] = []
 
-    async def cluster(self, name: str, machine: Machine) -> Cluster:
-        await self.plane.start([name], controllers=[name], machine=machine)
+    async def cluster(self, name: str, machine: Machine, *, own_etcd: bool = False) -> Cluster:
+        """With `own_etcd`, its etcd can be restored alone."""
+        await self.plane.start([name], controllers=[name], own_etcd=[name] if own_etcd else (), machine=machine)
         server = self.plane.cluster(name)
         node = Node(machine, server, self.plane.directory / machine.name, self._group)
         await node.start()

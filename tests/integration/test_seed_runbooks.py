@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -16,23 +15,13 @@ import pytest_asyncio
 
 from common.api.labels import MANAGED_BY_LABEL
 from devcluster.install import NAMESPACE, Installation
+from tests.how_to import CONFIRMATION, is_shown
 from tests.integration.installed.site import CLUSTERS, MACHINES, WINDOW, Site, cpus, until
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "how-to" / "seeds.md"
-CONFIRMATION = "its machines are gone"
-VARIES = (
-    (r"\d{4}-\d\d-\d\dT[\d:]+Z", "TIME"),
-    (r"https://[\w.:-]+", "URL"),
-    (r"cpu=\w+,memory=\w+", "AMOUNT"),
-    (r"user clusters: \d+", "user clusters: N"),
-    (r"(?m)^(eu-\d +\w+ +True +)\d+ +\d+", r"\1N N"),
-    (r"eu-\d", "SEED"),
-    (rf'": {CONFIRMATION}\n', '": '),
-    (r" +", " "),
-)
+PAGE = "seeds.md"
 
 
 class Named(Installation):
@@ -54,22 +43,8 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         await site.close()
 
 
-def shown() -> Iterator[tuple[str, str]]:
-    """Each command of the page with what it prints there."""
-    for found in re.finditer(r"^( +)\$ (seedquota .*)\n((?:\1[^$\n].*\n)*)", PAGE.read_text(), re.MULTILINE):
-        yield found[2], "\n".join(line.removeprefix(found[1]) for line in found[3].splitlines())
-
-
-def form(text: str) -> str:
-    for pattern, name in VARIES:
-        text = re.sub(pattern, name, text)
-    return text.strip()
-
-
 async def prints_what_is_shown(site: Site, command: str, *, seed: str = "eu-2") -> None:
     """`command` is the page's, about `seed` in place of its eu-2. `...` stands for anything."""
-    wanted = [form(text) for known, text in shown() if known == command]
-    assert wanted, f"the page does not have {command}"
     arguments = command.replace("eu-2", seed).split()[1:]
     directory = site.installed.directory
     done = await asyncio.to_thread(
@@ -89,9 +64,7 @@ async def prints_what_is_shown(site: Site, command: str, *, seed: str = "eu-2") 
         timeout=120,
         check=False,
     )
-    said = form(done.stdout)
-    parts = ([re.escape(part.strip()) for part in text.split("...")] for text in wanted)
-    assert any(re.fullmatch("(?s:.*)".join(each), said) for each in parts), (said, wanted)
+    is_shown(done.stdout, PAGE, command)
 
 
 async def test_a_seed_is_added_drained_and_removed_and_another_one_is_lost(site: Site) -> None:
