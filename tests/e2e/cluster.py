@@ -87,7 +87,10 @@ class Machines:
         body = load.machine(f"machine-{next(_numbers)}", SMALL)
         path = f"{self._path}{'?dryRun=All' * dry_run}"
         async with self._server.session() as session, session.post(path, json=body) as answer:
-            message = str((await answer.json()).get("message", ""))
+            said = await answer.text()
+            # An API server that has no time left answers with words.
+            is_status = answer.content_type == "application/json"
+            message = str(json.loads(said).get("message", "")) if is_status else said
             retry_after = float(answer.headers.get("Retry-After", 0))
             return Answer(answer.status, message, retry_after, datetime.now(UTC).isoformat())
 

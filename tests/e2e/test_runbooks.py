@@ -44,6 +44,10 @@ async def install(fleet: Fleet) -> None:
     await fleet.run(f"seedquota seed add {SEED} --seed-kubeconfig {SEED}-admin.yaml", context=OLD)
     enabled = '{"spec": {"namespaceQuotas": "Enabled"}}'
     await fleet.run(f"kubectl patch sqseed {SEED} --type=merge -p '{enabled}'", context=OLD)
+    waits = commands(
+        "move-master.md", f"kubectl --context {NEW} -n {NAMESPACE} scale deployment/seedquota-master --replicas=0"
+    )
+    await fleet.run(waits.partition("\n")[2].replace(f"--context {NEW}", f"--context {OLD}"), context=OLD)
     shared = {"selector": {"matchLabels": {"owner": "ann"}}, "allocation": {"hard": {"pods": "40"}}}
     await fleet.nodes[OLD].apply(
         named("QuotaSettings", "default", defaults={"organization": {"quota": {"cpu": "40"}}}),
