@@ -41,6 +41,7 @@ BREAK_GLASS = {"Impersonate-User": "ann", "Impersonate-Group": "seedquota:break-
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.03, 0.25  # between looks: soon is seen soon, and a long wait costs the servers little
 _LATE_AT_MOST = 3  # times in a row that no webhook answers in time: more is no busy machine
 _UNDECIDED_SECONDS = 15.0
+_POLICIES_SECONDS = 90.0
 _numbers = itertools.count(1)
 
 
@@ -78,6 +79,11 @@ class Answer:
     def is_late(self) -> bool:
         """An API server waited for a webhook for as long as it does, and stored nothing: the machine may be busy."""
         return self.status == 500 and "context deadline exceeded" in self.message
+
+    @property
+    def is_too_early(self) -> bool:
+        """An API server finds the definitions that its policies refer to some time after they were made."""
+        return self.status == 422 and "failed to find resource referenced by paramKind" in self.message
 
     @property
     def causes(self) -> list[Json]:
@@ -148,15 +154,20 @@ class Site:
         path = path if path.startswith("/") else f"{GROUP_PATH}/{path}"
         sent = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
         sent.update(headers or {})
-        for _ in range(_LATE_AT_MOST):
+        late, deadline = 0, time.monotonic() + _POLICIES_SECONDS
+        while True:
             async with self._sessions[cluster].request(
                 method, path, json=body, headers=sent, params=parameters
             ) as answer:
                 found = Answer(answer.status, await answer.json(), answer.headers.getall("Warning", []))
-            if not found.is_late:
-                break
-            self.late += 1
-        return found
+            if found.is_late:
+                self.late += 1
+                late += 1
+                if late < _LATE_AT_MOST:
+                    continue
+            if not found.is_too_early or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(_LONGEST_PAUSE)
 
     async def get(self, cluster: str, path: str) -> Json:
         answer = await self.call(cluster, "GET", path)
