@@ -50,10 +50,10 @@ async def create(site: Site, seed: str, name: str, project: str = "beta", **para
     return await site.call(seed, "POST", USER_CLUSTERS, user_cluster(name, project), **parameters)
 
 
-async def create_in_cluster_api(site: Site, seed: str, name: str, project: str = "beta") -> Answer:
+async def create_in_cluster_api(site: Site, seed: str, name: str, project: str = "beta", **parameters: str) -> Answer:
     metadata = {"name": name, "labels": {LABEL: project} if project else {}}
     body = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": metadata, "spec": {}}
-    return await site.call(seed, "POST", CAPI, body)
+    return await site.call(seed, "POST", CAPI, body, **parameters)
 
 
 async def created(site: Site, seed: str, *names: str, project: str = "beta") -> None:
