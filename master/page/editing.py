@@ -85,8 +85,9 @@ async def raises(asked: Asked) -> Shown | str:
             problem_text, _ = _told(problem, {}, {})
             if problem.status == 412:
                 kept = set(range(len(present.overrides)))
-    values = {"name": name, "present": present, "kept": kept, "new": new, "preview": preview}
+    values = {"present": present, "kept": kept, "new": new, "preview": preview}
     values |= {"version": version, "problem": problem_text}
+    values |= {"form": f"/quotas/{name}/raise", "back": f"/quotas/{name}", "back_title": name}
     command = f"kubectl seedquota set {present.subject_kind}/{present.subject_name} RESOURCE=AMOUNT --until 7d"
     call = f"PUT /api/v2/quotas/{name}/overrides"
     return Shown("raise.html", f"Raise limits of {name} for a time", values, command, call, events="")
