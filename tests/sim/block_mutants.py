@@ -16,6 +16,7 @@ from common.quota import blocks, escrow, fencing, resources
 from common.quota.account import Account, Admitted, Reservation, Terms
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
+from seed.accounts import publisher
 from seed.accounts.account_write import write
 from seed.accounts.block_collector import BlockCollector
 from seed.accounts.registry import AccountHandle
@@ -166,7 +167,7 @@ ALL = (
         RUSH,
     ),
     Mutant("who refuses takes blocks for used", ((blocks, "sure_use", certain_without_blocks),), RUSH),
-    Mutant("blocks are reported as reserved", ((escrow, "report", all_is_reserved),), RUSH),
+    Mutant("blocks are reported as reserved", ((publisher, "report", all_is_reserved),), RUSH),
     Mutant("what is named late is certain", ((blocks, "named", named_in_time),), RUSH),
     Mutant("all replicas have one block", ((OwnBlock, "__init__", one_for_all),), RUSH),
     Mutant("a block that becomes smaller is used as it was", ((OwnBlock, "hold", as_large_as_before),), RUSH),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from common.quota import account as accounts
 from common.quota import blocks, escrow, quantity, resources, surge
-from common.quota.account import Account, Grant, Reservation, ReservationKey
+from common.quota.account import BLOCKS, Account, Grant, Reservation, ReservationKey
 from common.quota.blocks import sure_use
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
@@ -617,6 +617,9 @@ class Truth:
             raise self._broken(f"{seed} shows {uid} as it was not written")
         self._within(f"{seed} shows more granted of {uid} than is durable", said.granted, account.granted)
         self._within(f"{seed} shows more returned of {uid} than is durable", said.returned, account.returned)
+        if said.sequence == account.sequence:
+            asked = resources.total(kept.amount for key, kept in account.reservations.items() if key[0] != BLOCKS)
+            self._within(f"{seed} shows as reserved of {uid} what nobody asked for", said.reserved, asked)
 
     def shown(self, uid: str, seed: str, grant: Grant) -> None:
         """What the master shows must be durable."""

@@ -873,7 +873,10 @@ ALL: tuple[Mutant, ...] = (
     Mutant("a loan waits for its own place", ((surge_loans, "count", a_loan_waits_for_its_own_place),), ("rollouts",)),
     Mutant(
         "the place that a rollout leaves is nobody's",
-        ((surge_loans, "_kept_in_quota", lambda account, _key: account),),
+        (
+            (surge_loans, "_kept_in_quota", lambda account, _key: account),
+            (surge_loans, "_kept_beside", lambda account, *_a: account),  # it would keep the same place
+        ),
         ("rollouts",),
         200,
         scenes.a_rollout_whose_older_goes_first,
