@@ -24,7 +24,7 @@ from common.quota import reservations, resources
 from common.quota.account import BLOCKS, Account, Reservation, ReservationKey
 from common.quota.resources import ResourceList
 
-GOOD_FOR = 1.5  # seconds from the beginning of the last write or consistent read that showed it to its owner
+GOOD_FOR = 1.5  # seconds from the beginning of its owner's last write
 TAKEN_AFTER = 3.0  # ... of the leader's clock after which no owner decides by it any more: clocks may differ by half
 
 

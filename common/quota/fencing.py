@@ -42,7 +42,7 @@ def rebuild(account: Account, incarnation: str, nonce: str) -> Account:
     the life before are nobody's: what was admitted from them is counted before it opens."""
     lost = blocks.without(account, blocks.owners(account))
     lost = msgspec.structs.replace(lost, incarnation=incarnation, master="", granted={}, returned={}, ask=Ask())
-    return fence(lost, nonce)
+    return fence(lost, nonce, in_doubt=True)
 
 
 def answers(account: Account, grant: Grant) -> bool:

@@ -216,7 +216,8 @@ class Trust(Enum):
 
 
 def trusted(account: Account, grant: Grant) -> Trust:
-    if not any(resources.subtract(grant.granted, grant.returned).values()):
+    knows = not account.in_doubt or grant.incarnation == account.master  # another life of its ledger forgot
+    if knows and not any(resources.subtract(grant.granted, grant.returned).values()):
         return Trust.ALL  # nothing was handed out that could have been used
     if not account.granted:
         return Trust.NOTHING

@@ -1,7 +1,7 @@
 """The block of one writer: what it admits at once, and what of that has no name in the account yet (rule 4.15).
 
-Safety: nothing is admitted but from a block that the account is known to have had less than GOOD_FOR ago, by the
-beginning of the write or consistent read that showed it. What was admitted since the last write is part of the block
+Safety: nothing is admitted but from a block whose write began less than GOOD_FOR ago. A read does not make that later:
+the leader may take the block right after it. What was admitted since the last write is part of the block
 until the next write names it, whatever that write is for. While a write is under way, or its outcome is not known, what
 is admitted fits into the block before it and into the one after it. The block's number tells whether it was done.
 
@@ -54,7 +54,7 @@ class OwnBlock:
         self._limits: ResourceList = {}  # by which it was sized
         self._number = 0  # of the last write that is known to be done
         self._last_number = 0
-        self._proven = float("-inf")
+        self._written = float("-inf")
         self._write: _Write | None = None
         self._asked: dict[str, int] = {}  # admitted since the last write that held a block, in whatever way
         self._largest: dict[str, int] = {}  # ... of one request
@@ -77,7 +77,7 @@ class OwnBlock:
 
     def may_admit(self, account: Account, terms: Terms, uid: str, reservation: Reservation, text: int) -> bool:
         """`account` as it is known, `text` the characters of what it has reserved and used."""
-        if self._closed or elapsing() - self._proven >= blocks.GOOD_FOR or account.incarnation != self._life:
+        if self._closed or elapsing() - self._written >= blocks.GOOD_FOR or account.incarnation != self._life:
             return False
         if not self._is_ours(account) or account.fenced or account.scarce:
             return False
@@ -129,7 +129,7 @@ class OwnBlock:
 
     def named(self, account: Account) -> Account:
         """What was admitted is reserved by name, and all that is left of the block is free: to be decided on."""
-        self._resolve(account, self._proven)
+        self._resolve(account)
         if account.incarnation != self._life or not self._is_ours(account):
             # The leader took it, after all that was admitted from it had come or could not come any more; or the
             # account has another life, or is an older one from a backup: then all is counted before it opens.
@@ -157,8 +157,8 @@ class OwnBlock:
         )
         return blocks.hold(account, self.owner, amount, self._last_number)
 
-    def saved(self, proven: float | None = None) -> None:
-        """The write is durable. `proven`: when a read began that shows it, where the write's answer did not."""
+    def saved(self) -> None:
+        """The write is durable."""
         done, self._write = self._write, None
         if done is None:
             return
@@ -167,29 +167,27 @@ class OwnBlock:
                 self._characters -= shares.line_length(key[1], named)
         self.unnamed = resources.total(kept.amount for kept in self.admitted.values())
         self._left, self._life, self._limits, self._number = done.left, done.life, done.limits, done.number
-        self._proven = done.began if proven is None else proven
+        self._written = done.began
 
     def refused(self) -> None:
         """The write is not done, and will not be."""
         self._write = None
 
-    def read(self, account: Account | None, began: float) -> None:
-        """A consistent read that `began` then shows this, and no write of ours is under way any more."""
+    def read(self, account: Account | None) -> None:
+        """A consistent read shows this, and no write of ours is under way any more."""
         if account is None:
             self.refused()
-            return
-        self._resolve(account, began)
-        if account.incarnation == self._life and self._is_ours(account):
-            self._proven = began
+        else:
+            self._resolve(account)
 
-    def _resolve(self, account: Account, proven: float) -> None:
+    def _resolve(self, account: Account) -> None:
         """Whether the write of unknown outcome was done; it cannot be done any more."""
         if self._write is None:
             return
         own = blocks.of(account, self.owner)
         done = own.generation == self._write.number if own is not None else not self._write.left
         if done and account.incarnation == self._write.life:
-            self.saved(proven)
+            self.saved()
         else:
             self.refused()
 
@@ -250,7 +248,7 @@ class OwnBlock:
         self.admitted.clear()
         self.unnamed = {}
         self._characters = 0
-        self._left, self._write, self._proven = {}, None, float("-inf")
+        self._left, self._write, self._written = {}, None, float("-inf")
 
 
 def _kept(account: Account, terms: Terms, reservation: Reservation) -> Reservation:

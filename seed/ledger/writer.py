@@ -27,7 +27,6 @@ from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.known_account import KnownAccount
 from seed.ledger.own_block import OwnBlock
 from seed.ledger.store import ConflictError, Store, Stored, StoreUnavailableError
-from seed.ledger.store_generation import elapsing
 
 log = logging.getLogger(__name__)
 
@@ -336,12 +335,12 @@ class AccountWriter:
     async def _load(self, *, take: bool = False) -> None:
         """`take`: what is under way, ours too, is refused from here on. Without it a write that arrives late could undo
         what was found right and therefore not written again."""
-        before, began = self._known.stored, elapsing()
+        before = self._known.stored
         stored = await (self._store.take(self.key) if take else self._store.load(self.key))
         if take:
             self._known.late_write = False
         if not self._known.late_write:
-            self.block.read(stored.account if stored is not None else None, began)
+            self.block.read(stored.account if stored is not None else None)
         if self._known.loaded(stored, before):
             self._on_account(self.account)
 

@@ -52,14 +52,14 @@ def never_named(self: OwnBlock, account: Account) -> Account:
     return blocks.without(account, [self.owner])
 
 
-def named_for_ever(self: OwnBlock, proven: float | None = None) -> None:
+def named_for_ever(self: OwnBlock) -> None:
     admitted = dict(self.admitted)
-    _saved(self, proven)
+    _saved(self)
     self.admitted.update(admitted)
 
 
-def all_were_named(self: OwnBlock, proven: float | None = None) -> None:
-    _saved(self, proven)
+def all_were_named(self: OwnBlock) -> None:
+    _saved(self)
     self.admitted.clear()
 
 
@@ -68,11 +68,11 @@ def refused_and_forgotten(self: OwnBlock) -> None:
     self.admitted.clear()
 
 
-def done_in_any_case(self: OwnBlock, account: Account, proven: float) -> None:
+def done_in_any_case(self: OwnBlock, account: Account) -> None:
     if self._write is not None:
         self._number = ((own := blocks.of(account, self.owner)) is not None and own.generation) or 0
         number = self._number
-        self.saved(proven)
+        self.saved()
         self._number = number
 
 

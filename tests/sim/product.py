@@ -121,7 +121,6 @@ _REPLACED = (
     (seed.ledger.own_block, "FEW", ROOM // 4),
     (seed.ledger.own_block, "MOST", ROOM // 8),
     (seed.ledger.store_generation, "secrets", _secrets),
-    (seed.ledger.writer, "elapsing", _now),
     (seed.ledger.writer, "time", _time),
     (seed.ledger.writer, "secrets", _secrets),
     (master.cache.informers, "time", _time),

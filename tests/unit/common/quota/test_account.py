@@ -348,7 +348,7 @@ def test_a_ledger_that_went_backwards_is_noticed_and_begins_a_new_life() -> None
     assert not fencing.went_back(restored, grant(account="other", returned={"cpu": 9}))
     assert fencing.went_back(restored, grant(returned={"cpu": 2}))
     after = fencing.rebuild(restored, "life 2", "n")
-    assert after.fenced
+    assert after.fenced and after.in_doubt
     assert accounts.held(after) == {}
     assert after.master == "", "no grant of before is taken up, whichever master speaks"
     assert (after.epoch, accounts.use(after)) == (1, {"cpu": 3})

@@ -193,6 +193,19 @@ def test_where_nothing_was_handed_out_nothing_can_be_lost():
     assert step(present, Grant(incarnation="m", account="a", nonce="n"), MINE, LISTED)[0] == Open(("ns/a",))
 
 
+@pytest.mark.parametrize(
+    "present",
+    [
+        in_doubt(granted={}, returned={}),  # a backup from before anything was granted
+        fencing.rebuild(account(), "a", "n"),  # ... from before what is known now
+    ],
+)
+def test_a_masters_ledger_of_another_life_does_not_know_that_nothing_was_handed_out(present: Account):
+    """Both may be from one backup: such a master says what the account itself says (`escrow.absorb`)."""
+    said = Grant(incarnation="m2", account="a", nonce="n", seen=40, unbroken=True)
+    assert step(present, said, MINE, LISTED)[0] == Wait(WINDOW)
+
+
 def test_a_doubt_ends_when_the_account_opens():
     opened = fencing.reopen(in_doubt(), TERM, ANSWERED)
     assert not opened.in_doubt and not opened.fenced
