@@ -111,7 +111,7 @@ async def test_an_etcd_of_a_seed_and_then_that_of_the_master(site: Site) -> None
     await site.admitted("user-2")
     await site.uses(cpus(6))
     await restored(site, "master")
-    # A master that still had the limit of 6 in its cache says that it was lowered; another says that nobody admitted this.
+    # Which of the two reasons is said depends on whether the master that took over had the limit of 6 in its cache.
     await site.comes("master", f"resourcequotas/{QUOTA}", "Exceeded", "True", "", "cpu 6/4: ", seconds=120)
     for cluster in ("user-1", "user-2"):
         await until(lambda cluster=cluster: site.refused(cluster), 60)

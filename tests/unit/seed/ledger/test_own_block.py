@@ -12,7 +12,7 @@ import pytest
 from common.quota import account as accounts
 from common.quota import blocks, fencing
 from common.quota.account import Account, AccountKey, Admitted, Grant, Reservation, Short, Terms
-from seed.ledger import own_block, writer
+from seed.ledger import own_block
 from seed.ledger.store import ConflictError, StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from tests.memory_store import MemoryStore
