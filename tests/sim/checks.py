@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 from common.quota import account as accounts
 from common.quota import blocks, escrow, quantity, resources, surge
-from common.quota.account import BLOCKS, Account, Grant, Reservation, ReservationKey
+from common.quota.account import BLOCKS, Account, Grant, Reservation
 from common.quota.blocks import sure_use
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
 from seed.admission.refusal import Refusal
+from seed.ledger.own_block import OwnBlock
 from seed.model.quota import Quota
 from tests.sim.servers import name_of
 
@@ -276,17 +277,18 @@ class Truth:
             self.admitted += 1
             self.recount(thing)
 
-    def from_block(
-        self, uid: str, seed: str, life: str, owner: str, admitted: Mapping[ReservationKey, Reservation]
-    ) -> None:
+    def from_block(self, uid: str, seed: str, life: str, own: OwnBlock) -> None:
         """A replica says yes by its block alone, in this life of the account: that must have all that was admitted, and
-        has no name yet."""
+        has no name yet. A write whose answer is on its way named some, which may be counted by now."""
         self.ahead += 1
         account = self.accounts.get((uid, seed))
         if account is None or account.incarnation != life or life in self.doubted:
             return  # it cannot have heard yet
+        owner, write = own.owner, own._write
         block = blocks.of(account, owner)
-        unnamed = resources.total(kept.amount for key, kept in admitted.items() if key not in account.reservations)
+        is_done = write is not None and block is not None and block.generation == write.number
+        named = account.reservations.keys() | (write.named if write is not None and is_done else frozenset())
+        unnamed = resources.total(kept.amount for key, kept in own.admitted.items() if key not in named)
         for name, amount in unnamed.items():
             if amount > (block.amount.get(name, 0) if block is not None else 0):
                 raise self._broken(f"{amount} {name} of {uid} admitted from the block {owner} of {block}")

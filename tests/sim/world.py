@@ -470,7 +470,7 @@ class World:
             uids = {name_of(*key): kept for key, kept in block.admitted.items()}
             if (kept := uids.get(wish.thing.uid)) is not None:
                 self.truth.durable[quota.key.uid, wish.thing.uid] = kept
-                self.truth.from_block(quota.key.uid, site.name, account.incarnation, block.owner, block.admitted)
+                self.truth.from_block(quota.key.uid, site.name, account.incarnation, block)
 
     def give_up(self, wish: Wish) -> None:
         """The client goes away, and with it the API server's calls."""
