@@ -40,7 +40,8 @@ class QuotaCache:
     """Every replica keeps one. Listeners:
 
     - `on_quota(name)`: the quota came, changed or went, or a project that it counts did, or the catalogue changed.
-    - `on_spec(name)`: the quota came or went, or its spec changed, not its status.
+    - `on_spec(name)`: the quota came or went, or its spec changed, or it counts objects only since or until now, which
+      its status may say.
     - `on_members(name)`: the quota of an organization has other projects than before.
     - `on_project(name)`: a Project or a quota of it came or went. Whether the project is known may have changed.
     - `on_participation()`: the seed's own API server takes part in quotas of kind namespaces, or no more, or the master
@@ -307,7 +308,7 @@ class QuotaCache:
         only = quota or before
         if only is not None and only.kind == "project" and (before is None or quota is None):
             self._project_listeners.call(only.subject)
-        if before is None or quota is None or before.spec != quota.spec:
+        if before is None or quota is None or _decides(before) != _decides(quota):
             self._spec_listeners.call(name)
 
     def _project_changed(self, change: Change[Project]) -> None:
@@ -325,6 +326,10 @@ class QuotaCache:
                 for name in self._by_subject.get(("organization", project.spec.organization), {}):
                     self._quota_listeners.call(name)
                     self._members_listeners.call(name)
+
+
+def _decides(quota: Quota) -> tuple[tuple[str, int], bool]:
+    return quota.spec, quota.counts_objects
 
 
 def _catalogue_of(settings: QuotaSettings | None) -> Catalogue:

@@ -38,3 +38,24 @@ async def test_a_quota_that_was_made_again_limits_its_own_subject_alone() -> Non
     cache._quota_changed(Change(None, second))
     assert limited() == {"alpha": [], "beta": ["second"]}
     assert [quota.key.uid for quota in cache.all_quotas()] == ["second"]
+
+
+def test_a_quota_whose_account_is_granted_again_what_it_once_limited_counts_objects_again() -> None:
+    """Its ledger was lost while it limited nothing any more. What it was granted is known when the master answers."""
+    cache, told = QuotaCache(cast(Cluster, SimpleNamespace(name="eu-1"))), list[str]()
+    cache.on_spec(told.append)
+
+    def granted(*amounts: str) -> ResourceQuota:
+        account = {"incarnation": "life", "granted": dict.fromkeys(amounts, "8")}
+        body = {
+            "metadata": {"name": "team", "uid": "copy", "labels": {UID_LABEL: "uid"}},
+            "spec": {"subject": {"kind": "namespaces"}, "quota": {}},
+            "status": {"account": account},
+        }
+        return msgspec.convert(body, ResourceQuota)
+
+    states = [granted("pods"), granted(), granted(), granted("pods")]
+    for before, after in zip([None, *states], states, strict=False):
+        cache._quota_changed(Change(before, after))
+    assert told == ["team"] * 3
+    assert [quota.name for quota in cache.object_quotas()] == ["team"]
