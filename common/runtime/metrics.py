@@ -12,6 +12,8 @@ from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_creat
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from common.runtime.stalls import Stalls
+
 # Else each counter and histogram has a series more, which nobody reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -60,6 +62,11 @@ _malformed: dict[tuple[str, str], int] = {}
 _LONGEST_STALL = Gauge(
     "seedquota_event_loop_longest_stall_seconds",
     "Longest time in the last one to two minutes for which the event loop did nothing else than one piece of work.",
+)
+_BUSIEST_STALL = Gauge(
+    "seedquota_event_loop_busiest_stall_cpu_seconds",
+    "Most CPU time in the last one to two minutes that the event loop used between two looks at timers, 20 ms apart."
+    " If the longest stall is much longer, the process got no CPU.",
 )
 _LEADER = Gauge("seedquota_leader", "1 while this replica leads, else 0.")
 _BUILD_INFO = Gauge("seedquota_build_info", "Always 1; the labels say which build this is.", ["version", "python"])
@@ -111,9 +118,10 @@ def watch_leader(leads: Callable[[], bool]) -> None:
     _LEADER.set_function(leads)
 
 
-def watch_stalls(longest: Callable[[], float]) -> None:
-    """Seconds. It is asked whenever metrics are read."""
-    _LONGEST_STALL.set_function(longest)
+def watch_stalls(stalls: Stalls) -> None:
+    """They are asked whenever metrics are read."""
+    _LONGEST_STALL.set_function(stalls.longest)
+    _BUSIEST_STALL.set_function(stalls.busiest)
 
 
 def watch_queue(controller: str, queue: Sized) -> None:

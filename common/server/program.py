@@ -72,7 +72,7 @@ async def _run(name: str, options: CommonOptions, main: Main) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_lost)
     stalls = Stalls()
-    metrics.watch_stalls(stalls.longest)
+    metrics.watch_stalls(stalls)
     stalls.start(loop)
     program = Program()
     signals = _Signals(program.health)

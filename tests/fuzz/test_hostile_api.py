@@ -44,7 +44,7 @@ SEED = int(os.environ.get("SEED", "1"))
 QUIET_SECONDS = 8.0 if ALONE else 4.0
 PAUSE_SECONDS = 0.01 if ALONE else 0.02  # between two questions
 NOISE_SECONDS = 0.02 if ALONE else 0.2  # of the other's p99, which a busy machine takes by itself
-STALL = 0.1 if ALONE else 1.0
+STALL = 0.1  # seconds of CPU time in one piece
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-machines"
 HOSTILE, VICTIM, PROJECT, QUOTA = "hostile", "user-1", "alpha", "fuzz"
 GOOD_SEED, BAD_SEED = "seed-1", "seed-2"
@@ -57,6 +57,7 @@ pytestmark = pytest.mark.integration
 @dataclass(frozen=True)
 class Metrics:
     stall: float
+    busiest: float
     memory: float
     started: float
 
@@ -72,6 +73,7 @@ async def look(agent: Program) -> Metrics:
 
     names = (
         "seedquota_event_loop_longest_stall_seconds",
+        "seedquota_event_loop_busiest_stall_cpu_seconds",
         "process_resident_memory_bytes",
         "process_start_time_seconds",
     )
@@ -223,22 +225,22 @@ async def besieged(
     await until(lambda: p99(2.0), 30)
     quiet, before = await p99(QUIET_SECONDS), await look(program)
     spoiler.begin()
-    loud, most, stall = 0.0, before.memory, 0.0
+    loud, most, stall, busiest = 0.0, before.memory, 0.0, 0.0
     end = time.monotonic() + 60 * MINUTES
     while time.monotonic() < end:
         loud = max(loud, await p99(min(10.0, 60 * MINUTES)))
         seen = await look(program)
         assert seen.started == before.started, f"{program.name} was started again"
-        most, stall = max(most, seen.memory), max(stall, seen.stall)
+        most, stall, busiest = max(most, seen.memory), max(stall, seen.stall), max(busiest, seen.busiest)
     spoilt = sum(not line.endswith(" -") for line in spoiler.answers())
     print(
         f"seed {SEED}: the other's p99 {quiet * 1000:.1f} ms quiet, {loud * 1000:.1f} ms loud; longest stall "
-        f"{before.stall * 1000:.0f} ms before, {stall * 1000:.0f} ms in all; memory "
-        f"{before.memory / 2**20:.0f} MiB before, {most / 2**20:.0f} MiB at most; "
+        f"{before.stall * 1000:.0f} ms before, {stall * 1000:.0f} ms in all, {busiest * 1000:.0f} ms of CPU time; "
+        f"memory {before.memory / 2**20:.0f} MiB before, {most / 2**20:.0f} MiB at most; "
         f"{spoilt} answers were spoilt, see {spoiler.log}"
     )
     assert loud <= 3 * max(quiet, NOISE_SECONDS)
-    assert stall <= max(STALL, 2 * before.stall)
+    assert busiest <= max(STALL, 2 * before.busiest)
     assert most < most_memory
     assert spoilt > 10
 
