@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from devcluster import binaries, images, load, manifests
 from devcluster.controlplane import ApiServer, ControlPlane
@@ -122,6 +122,11 @@ class Machines:
             await asyncio.gather(*tenants, return_exceptions=True)
 
 
+@runtime_checkable
+class Explained(Protocol):
+    async def explain(self) -> None: ...
+
+
 class Cluster:
     def __init__(self, server: ApiServer, node: Node, directory: Path, programs: Mapping[str, Path]) -> None:
         self.server = server
@@ -175,12 +180,12 @@ class Cluster:
     async def rolled_out(self, deployment: str, seconds: int = 300, *, into: str = NAMESPACE) -> None:
         await self.kubectl("-n", into, "rollout", "status", f"deployment/{deployment}", f"--timeout={seconds}s")
 
-    async def diagnosis(self) -> str:
-        """What pods are and said."""
+    async def explain(self) -> None:
+        """Prints what pods are and said."""
         parts = [await self.kubectl("get", "pods,events,endpointslices", "-A", "-o", "wide")]
         for log in sorted(self.node.logs.glob("*/*/*.log")):
             parts += [str(log), *(line[:400] for line in log.read_text(errors="replace").splitlines()[-20:])]
-        return "\n".join(parts)
+        print("\n".join(parts))
 
     async def _run(self, program: str, *arguments: str) -> str:
         environment = {
@@ -221,7 +226,7 @@ class Site:
 
     async def explain(self) -> None:
         for cluster in self.clusters:
-            print(await cluster.diagnosis())
+            await cluster.explain()
 
 
 @asynccontextmanager
@@ -231,8 +236,12 @@ async def site(directory: Path) -> AsyncIterator[Site]:
     await asyncio.to_thread(images.product, image, f"{REPOSITORY}:{TAG}")
     async with ControlPlane(directory) as plane:
         group = ProcessGroup()
+        started = Site(plane, group, programs, image)
         try:
-            yield Site(plane, group, programs, image)
+            yield started
+        except BaseException:
+            await started.explain()
+            raise
         finally:
             await asyncio.to_thread(group.close)
 

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from devcluster import docker, isolation, node
+from tests.e2e.cluster import Explained
 
 HERE = Path(__file__).parent
 
@@ -16,3 +19,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             why = docker.missing() if item.path.name == "test_containers.py" else of_nodes
             if why:
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def explained(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """Of each cluster that a failed test has: what its pods are and said."""
+    failed = request.session.testsfailed
+    yield
+    if request.session.testsfailed > failed:
+        for each in request.node.funcargs.values():
+            if isinstance(each, Explained):
+                await each.explain()

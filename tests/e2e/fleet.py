@@ -84,6 +84,9 @@ class Fleet:
         source = named("UserCluster", name, project=PROJECT, kubeconfigSecretRef={"name": name})
         await self.nodes[seed].apply({**source, "metadata": {"name": name, "namespace": PROJECT}})
 
+    async def explain(self) -> None:
+        await self.site.explain()
+
     def _contexts(self) -> dict[str, object]:
         servers = {**{name: each.server for name, each in self.nodes.items()}, **self.users}
         found = {name: yaml.safe_load(server.kubeconfig()) for name, server in servers.items()}
@@ -109,11 +112,7 @@ async def clusters(directory: Path, machines: Mapping[str, Machine], users: list
             (directory / f"{name}-admin.yaml").write_text(each.server.kubeconfig())
         for user in found.users.values():
             await apply(user, [*load(MACHINE_CRDS), *rights("user-cluster", SEED_USER)])
-        try:
-            yield found
-        except BaseException:
-            await started.explain()
-            raise
+        yield found
 
 
 async def _tools(directory: Path) -> None:

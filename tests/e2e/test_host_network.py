@@ -37,21 +37,9 @@ SEED = {
 @pytest_asyncio.fixture(scope="module")
 async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     async with site(tmp_path_factory.mktemp("host")) as started:
-        try:
-            cluster = await started.cluster("home", isolation.FIRST)
-            await cluster.apply(*load(MACHINE_CRDS), restricted(MASTERS), namespace(NAMESPACE), namespace(PROJECT))
-            yield cluster
-        except BaseException:
-            await started.explain()
-            raise
-
-
-@pytest_asyncio.fixture(autouse=True)
-async def explained(home: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    failed = request.session.testsfailed
-    yield
-    if request.session.testsfailed > failed:
-        print(await home.diagnosis())
+        cluster = await started.cluster("home", isolation.FIRST)
+        await cluster.apply(*load(MACHINE_CRDS), restricted(MASTERS), namespace(NAMESPACE), namespace(PROJECT))
+        yield cluster
 
 
 async def violations(home: Cluster) -> set[str]:

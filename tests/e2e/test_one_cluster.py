@@ -69,14 +69,6 @@ def machines(home: Cluster) -> Machines:
     return Machines(home.server, PROJECT)
 
 
-@pytest_asyncio.fixture(autouse=True)
-async def explained(home: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    failed = request.session.testsfailed
-    yield
-    if request.session.testsfailed > failed:
-        print(await home.diagnosis())
-
-
 async def limit(home: Cluster, cpu: str) -> None:
     await home.apply(quota(QUOTA, PROJECT, {"cpu": cpu}))
     await home.enforced(QUOTA)

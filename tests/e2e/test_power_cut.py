@@ -39,14 +39,6 @@ async def started(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sit
         yield found
 
 
-@pytest_asyncio.fixture(autouse=True)
-async def explained(started: Site, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    failed = request.session.testsfailed
-    yield
-    if request.session.testsfailed > failed:
-        await started.explain()
-
-
 async def test_master_and_seed_in_one_namespace(started: Site) -> None:
     await comes_back(started, masters=NAMESPACE)
 

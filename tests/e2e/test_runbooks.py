@@ -61,15 +61,6 @@ async def install(fleet: Fleet) -> None:
         await fleet.nodes[OLD].enforced(each)
 
 
-@pytest_asyncio.fixture(autouse=True)
-async def explained(fleet: Fleet, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    failed = request.session.testsfailed
-    yield
-    if request.session.testsfailed > failed:
-        for cluster in fleet.nodes.values():
-            print(await cluster.diagnosis())
-
-
 def limit(cpus: int) -> Manifest:
     return quota(QUOTA, PROJECT, {"cpu": str(cpus), "memory": "16Gi"})
 

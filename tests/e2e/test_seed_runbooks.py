@@ -33,15 +33,6 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
         yield found
 
 
-@pytest_asyncio.fixture(autouse=True)
-async def explained(fleet: Fleet, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    failed = request.session.testsfailed
-    yield
-    if request.session.testsfailed > failed:
-        for cluster in fleet.nodes.values():
-            print(await cluster.diagnosis())
-
-
 async def prints(fleet: Fleet, command: str, *, seed: str = SECOND, status: int = 0) -> str:
     """What the page shows for `command`, which is the page's, about `seed` in place of its eu-2."""
     script = command.replace(SECOND, seed)

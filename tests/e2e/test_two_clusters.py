@@ -25,6 +25,10 @@ class Installed:
     seed: Cluster
     user: Machines
 
+    async def explain(self) -> None:
+        for cluster in (self.master, self.seed):
+            await cluster.explain()
+
 
 @pytest_asyncio.fixture(scope="module")
 async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Installed]:
@@ -34,12 +38,8 @@ async def installed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[I
         await started.plane.start(["user"], machine=isolation.FIRST)
         user = started.plane.cluster("user")
         await apply(user, [*load(MACHINE_CRDS), *rights("user-cluster", SEED_USER)])
-        try:
-            await _install(master, seed, user.kubeconfig(SEED_USER))
-            yield Installed(master, seed, Machines(user, "kube-system"))
-        except BaseException:
-            await started.explain()
-            raise
+        await _install(master, seed, user.kubeconfig(SEED_USER))
+        yield Installed(master, seed, Machines(user, "kube-system"))
 
 
 async def _install(master: Cluster, seed: Cluster, user_cluster: str) -> None:
@@ -65,15 +65,6 @@ async def _install(master: Cluster, seed: Cluster, user_cluster: str) -> None:
     await seed.apply(
         secret("user", PROJECT, user_cluster), {**source, "metadata": {"name": "user", "namespace": PROJECT}}
     )
-
-
-@pytest_asyncio.fixture(autouse=True)
-async def explained(installed: Installed, request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    failed = request.session.testsfailed
-    yield
-    if request.session.testsfailed > failed:
-        for cluster in (installed.master, installed.seed):
-            print(await cluster.diagnosis())
 
 
 async def test_a_machine_is_admitted_and_one_refused_in_a_user_cluster(installed: Installed) -> None:
