@@ -168,16 +168,15 @@ class Counting:
         opened: set[tuple[str, str]] | None = set()
         for quota in self._registry.quotas_of(source.consumer):
             handle = self._registry.get(quota)
-            wholly = self._accounts.may_count(quota, source)
-            partly = not wholly and self._accounts.may_count_partly(quota, source)
-            if handle is None or not (source.counted or partly):
+            may_count = self._accounts.may_count(quota, source) or self._accounts.may_count_partly(quota, source)
+            if handle is None or not may_count:
                 opened = None
-                # Nothing is dropped until it was counted: watch caches of several kinds can lose and regain a list.
-                pause = RETRY_DELAY if source.problem is None else CHECK_INTERVAL
+                # Nothing is dropped until it was counted: watch caches of several kinds can lose and regain a list,
+                # and the list that the accounts controller demanded may bring no change.
+                pause = CHECK_INTERVAL if source.counted or source.problem is not None else RETRY_DELAY
                 self._due.setdefault(key, time.monotonic() + pause)
                 continue
-            # The list that the accounts controller demanded may bring no change: then nobody else would count it.
-            done = await self._written(handle, quota, source, may_count=wholly or partly)
+            done = await self._written(handle, quota, source)
             if done is None:
                 opened = None
                 continue
@@ -220,14 +219,12 @@ class Counting:
             for owner, block in blocks.owners(account).items()
         )
 
-    async def _written(
-        self, handle: AccountHandle, quota: Quota, source: UsageSource, *, may_count: bool
-    ) -> bool | None:
+    async def _written(self, handle: AccountHandle, quota: Quota, source: UsageSource) -> bool | None:
         """Whether it was counted there; None if that fails in a way that nobody expected. Then what is counted there is
         old, and the quota says so."""
         failed = self._accounts.uncounted
         with contained("counting", f"{source.key} for {quota.name}") as attempt:
-            done = may_count and await write(handle, quota, self._counted(source, quota))
+            done = await write(handle, quota, self._counted(source, quota))
         if attempt.failed:
             failed.setdefault((quota.key.uid, source.key), time.monotonic())
             self._due.setdefault(source.key, time.monotonic() + FAILED_DELAY)
