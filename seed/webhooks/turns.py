@@ -14,7 +14,6 @@ from common.runtime.lru import LruDict
 from common.runtime.token_bucket import TokenBucket
 
 PER_SECOND = 500  # requests of one caller, on average
-OBJECTS_TO_MACHINES = 2  # so many times as many requests about objects in namespaces; an API server creates more pods
 BURST_SECONDS = 10  # so many seconds' requests may come at once
 AT_A_TIME = 64
 LARGE = 64 * 1024  # bytes of a request: it takes milliseconds to read

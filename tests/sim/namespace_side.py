@@ -18,7 +18,8 @@ from seed.kinds.namespaces.cache import NamespaceCache, Selection, _Watched
 from seed.kinds.namespaces.cluster_objects import QuotaNamespaces
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Write, used
 from seed.kinds.namespaces.evaluators.resource_quotas import largest, promised
-from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
+from seed.kinds.namespaces.source import NamespacedSource
+from seed.kinds.namespaces.sources import NamespacedSources
 from seed.model.quota import Quota
 from seed.usage.source import UsageSource as AnySource
 from tests.sim import namespaces, seed_side

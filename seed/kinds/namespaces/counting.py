@@ -12,7 +12,7 @@ from seed.kinds.kind import CountedKind, InTerm
 from seed.kinds.namespaces import configuration
 from seed.kinds.namespaces.configuration import Limits
 from seed.kinds.namespaces.enforcement import NamespacedWebhook
-from seed.kinds.namespaces.source import NamespacedSources
+from seed.kinds.namespaces.sources import NamespacedSources
 from seed.model.quota import takes_part
 from seed.model.source_key import OWN_API_SERVER
 from seed.registration.configuration import WebhookConfiguration

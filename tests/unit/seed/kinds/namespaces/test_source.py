@@ -23,7 +23,8 @@ from seed.kinds.namespaces import cluster_objects, kind_informer
 from seed.kinds.namespaces.evaluators import pods
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.evaluators.object_count import ObjectCountEvaluator
-from seed.kinds.namespaces.source import NamespacedSource, NamespacedSources
+from seed.kinds.namespaces.source import NamespacedSource
+from seed.kinds.namespaces.sources import NamespacedSources
 from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
 from seed.usage.source import Problem, Taken
