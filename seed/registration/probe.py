@@ -1,4 +1,4 @@
-"""Proof that an API server asks us: a Machine is sent to it as a dry run, and our refusal must come back.
+"""Proof that an API server asks us: an object is sent to it as a dry run, and our refusal must come back.
 
 A webhook configuration that is in place proves little: an API server may not reach us, may not trust our certificate,
 or somebody's proxy may answer for us. So the seed's leader looks, now and then and after every change of the
@@ -34,15 +34,13 @@ TIMEOUT = 35.0  # ... for one: a webhook may take 30
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The object that is sent, as valid as any, and the webhook that is to refuse it. `kind`: what that webhook is
-    asked about, for messages."""
+    """The object that is sent, as valid as any, and the webhook that is to refuse it."""
 
     resource: Resource[Any]
     namespace: str
     spec: Mapping[str, object]
     webhook: str
     labels: Mapping[str, str] = MappingProxyType({})
-    kind: str = "Machine"
 
 
 def is_canary(metadata: ObjectMeta, *, dry_run: bool) -> bool:
@@ -50,7 +48,7 @@ def is_canary(metadata: ObjectMeta, *, dry_run: bool) -> bool:
     return dry_run and ANNOTATION in metadata.annotations
 
 
-def judge(error: ApiError | None, webhook: str, kind: str = "Machine") -> Proof:
+def judge(error: ApiError | None, webhook: str, kind: str) -> Proof:
     """What the API server's answer to a canary proves; None: it was admitted."""
     if error is None:
         return Proof(
@@ -88,7 +86,7 @@ async def ask(cluster: Cluster, sample: Sample) -> Proof | None:
         if refused.status == 0:
             return None
         error = refused
-    return judge(error, sample.webhook, sample.kind)
+    return judge(error, sample.webhook, sample.resource.kind)
 
 
 class Canary:

@@ -28,4 +28,4 @@ def sample(namespace: str) -> Sample:
     """A canary: of no organization, in a namespace that is none's."""
     name = "seedquota-canary"
     spec = {"organization": name, "project": name, "kind": name, "id": name, "resources": []}
-    return Sample(ALLOCATIONS, namespace, spec, WEBHOOK, kind=ALLOCATIONS.kind)
+    return Sample(ALLOCATIONS, namespace, spec, WEBHOOK)

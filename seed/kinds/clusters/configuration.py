@@ -32,4 +32,4 @@ def desired(kinds: Sequence[ClusterKind], server: WebhookServer) -> WebhookConfi
 
 def sample(namespace: str) -> Sample:
     """A canary: of the kind that is there on every seed. One webhook asks about all kinds."""
-    return Sample(USER_CLUSTERS, namespace, {"project": "seedquota-canary"}, WEBHOOK, kind=USER_CLUSTERS.kind)
+    return Sample(USER_CLUSTERS, namespace, {"project": "seedquota-canary"}, WEBHOOK)

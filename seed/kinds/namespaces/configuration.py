@@ -202,7 +202,7 @@ def sample_of(configured: WebhookConfiguration) -> Sample | None:
         return None
     name = configured.webhooks[-1]["name"]
     assert isinstance(name, str)
-    return Sample(_REVIEWS, "", {"namespace": "default"}, name, labels={ANNOTATION: "true"}, kind=_REVIEWS.kind)
+    return Sample(_REVIEWS, "", {"namespace": "default"}, name, labels={ANNOTATION: "true"})
 
 
 def _canary(webhook: Webhook, version: str) -> Webhook:

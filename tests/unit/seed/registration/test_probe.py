@@ -57,7 +57,7 @@ def refused(webhook: str = "machines.seedquota.io") -> ApiError:
 def test_only_our_own_refusal_proves_that_machines_are_checked(
     answer: ApiError | None, enforced: bool | None, reason: str
 ) -> None:
-    proof = judge(answer, "machines.seedquota.io")
+    proof = judge(answer, "machines.seedquota.io", "Machine")
     assert (proof.enforced, proof.reason) == (enforced, reason)
     assert "t0k3n" not in proof.message
 
@@ -79,5 +79,5 @@ def test_a_refusal_for_asking_too_often_proves_as_much() -> None:
         message = f'admission webhook "{webhook}" denied the request: {refusal.text}'
         return ApiError(refusal.code, refusal.reason, message, refusal.retry_seconds, causes)
 
-    assert judge(answered("machines.seedquota.io"), "machines.seedquota.io").enforced
-    assert judge(answered("of-the-tenant"), "machines.seedquota.io").enforced is None
+    assert judge(answered("machines.seedquota.io"), "machines.seedquota.io", "Machine").enforced
+    assert judge(answered("of-the-tenant"), "machines.seedquota.io", "Machine").enforced is None
