@@ -22,6 +22,7 @@ from devcluster.objects import named
 from devcluster.observe import Write, api_writes
 from master.cache.objects import MASTER_QUOTAS, QUOTA_COPIES, MasterQuota, QuotaCopy
 from master.tenancy.default_policy import in_force
+from tests.running import running
 
 PROJECTS = 1000
 SEEDS = 2
@@ -83,13 +84,8 @@ async def _watching(installed: Installation) -> AsyncIterator[Watches]:
             stack.push_async_callback(cluster.close)
             clusters.append(cluster)
         watches = Watches(clusters[0], clusters[1:])
-        following = [asyncio.create_task(watch.run()) for watch in watches.all()]
-        try:
+        async with running(*(watch.run() for watch in watches.all())):
             yield watches
-        finally:
-            for task in following:
-                task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
 
 
 async def defaults(_seconds: float) -> None:

@@ -50,6 +50,7 @@ from seed.sizing.sizer import Sizing
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.review import MAX_BODY
 from seed.webhooks.router import route
+from tests.running import running
 
 NAMESPACE = "seedquota"
 LEASE_SECONDS = 3
@@ -96,30 +97,27 @@ async def admission(facts: Facts, ready: Ready) -> None:
     ahead = os.environ.get("RESERVE_AHEAD") == "on"
     registry = AccountRegistry(quota_cache, cluster_cache, chosen.store, reserve_ahead=ahead)
     certificates = Certificates(cluster, NAMESPACE, ["127.0.0.1"])
-    tasks = [asyncio.create_task(run) for run in (watches.run(), chosen.run(), certificates.run())]
-    await watches.wait_synced()
-    await certificates.wait_ready(20)
-    await chosen.store.keys()  # as soon as the store is in force
-    key = WebhookKey(cluster, NAMESPACE)
-    sizing = Sizing(FlavourCache(Transport()), SettingsReader(cluster), key.seal, key.check_seal)
-    admission = MachineAdmission(quota_cache, Admission(quota_cache, registry), sizing)
-    endpoint = Endpoint(MachineWebhook(cluster_cache, admission), metrics.decision)
-    handle_request = route({"machines": endpoint}, lambda _name, _uid, token: token == TOKEN)
-    quota = next(iter(quota_cache.all_quotas()))
-    handle = registry.get(quota)
-    assert handle is not None
-    if facts.leads:
-        await handle.writer.create(Account(incarnation="bench", master="bench", epoch=EPOCH, granted=quota.limits))
-        tasks.append(asyncio.create_task(_keep_counting(handle.writer)))
-    server = HttpServer(handle_request, max_body=MAX_BODY)
-    await server.start("127.0.0.1", 0, certificates.ssl_context)
-    gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
-    paths = [f"/machines/{found.metadata.uid}/{TOKEN}" for found in cluster_cache.user_clusters.store.values()]
-    await ready(Listening(server.port, certificates.ca_bundle.decode(), paths))
-    await server.stop(0)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async with running(watches.run(), chosen.run(), certificates.run()) as tasks:
+        await watches.wait_synced()
+        await certificates.wait_ready(20)
+        await chosen.store.keys()  # as soon as the store is in force
+        key = WebhookKey(cluster, NAMESPACE)
+        sizing = Sizing(FlavourCache(Transport()), SettingsReader(cluster), key.seal, key.check_seal)
+        admission = MachineAdmission(quota_cache, Admission(quota_cache, registry), sizing)
+        endpoint = Endpoint(MachineWebhook(cluster_cache, admission), metrics.decision)
+        handle_request = route({"machines": endpoint}, lambda _name, _uid, token: token == TOKEN)
+        quota = next(iter(quota_cache.all_quotas()))
+        handle = registry.get(quota)
+        assert handle is not None
+        if facts.leads:
+            await handle.writer.create(Account(incarnation="bench", master="bench", epoch=EPOCH, granted=quota.limits))
+            tasks.append(asyncio.create_task(_keep_counting(handle.writer)))
+        server = HttpServer(handle_request, max_body=MAX_BODY)
+        await server.start("127.0.0.1", 0, certificates.ssl_context)
+        gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
+        paths = [f"/machines/{found.metadata.uid}/{TOKEN}" for found in cluster_cache.user_clusters.store.values()]
+        await ready(Listening(server.port, certificates.ca_bundle.decode(), paths))
+        await server.stop(0)
     await registry.close()
     await chosen.close()
     await cluster.close()
@@ -181,17 +179,15 @@ _ALLOWED = json.dumps(
 async def _answer(facts: Facts, ready: Ready, answer: Callable[[bytes], bytes]) -> None:
     cluster = await Cluster.from_kubeconfig(facts.kubeconfig, name="bench")
     certificates = Certificates(cluster, NAMESPACE, ["127.0.0.1"])
-    running = asyncio.create_task(certificates.run())
-    await certificates.wait_ready(20)
+    async with running(certificates.run()):
+        await certificates.wait_ready(20)
 
-    async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        body = await request.read()
-        return web.Response(body=answer(body), headers={"Content-Type": "application/json"})
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            body = await request.read()
+            return web.Response(body=answer(body), headers={"Content-Type": "application/json"})
 
-    port = await _listen(web.Server(handle, access_log=None), certificates.ssl_context)
-    await ready(Listening(port, certificates.ca_bundle.decode(), ["/echo"]))
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+        port = await _listen(web.Server(handle, access_log=None), certificates.ssl_context)
+        await ready(Listening(port, certificates.ca_bundle.decode(), ["/echo"]))
     await cluster.close()
 
 

@@ -25,6 +25,7 @@ from tests.chaos.allocations import AllocationHoldings, AllocationObserver
 from tests.chaos.namespaces import NAMESPACED, Membership, NamespaceHoldings, NamespaceObserver
 from tests.chaos.quotas import HOSTS, ORGANIZATION, OWN, PROJECTS, QUOTAS, allocations_of, cluster_of, key
 from tests.chaos.truth import Holdings, Observer, Overshoot
+from tests.running import running
 
 
 class Place:
@@ -111,13 +112,10 @@ async def place(directory: Path, store: str) -> AsyncIterator[Place]:
         every = (*QUOTAS, *NAMESPACED)
         await apply(installed.master, [quota.manifest for quota in every])
         await asyncio.gather(*(installed.enforced(quota.name) for quota in every))
-        observing = [asyncio.create_task(observer.run()) for observer in made.observers.values()]
         try:
-            yield made
+            async with running(*(observer.run() for observer in made.observers.values())):
+                yield made
         finally:
-            for task in observing:
-                task.cancel()
-            await asyncio.gather(*observing, return_exceptions=True)
             for observer in made.observers.values():
                 await observer.close()
 

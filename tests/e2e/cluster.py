@@ -22,6 +22,7 @@ from devcluster.load import Size
 from devcluster.node import Node
 from devcluster.objects import CHARTS
 from devcluster.processes import ProcessGroup
+from tests.running import running
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -113,13 +114,8 @@ class Machines:
                 await found.ask(self)
                 await asyncio.sleep(_PAUSE_SECONDS)
 
-        tenants = [asyncio.create_task(tenant()) for _ in range(_TENANTS)]
-        try:
+        async with running(*(tenant() for _ in range(_TENANTS))):
             yield found
-        finally:
-            for task in tenants:
-                task.cancel()
-            await asyncio.gather(*tenants, return_exceptions=True)
 
 
 @runtime_checkable

@@ -26,6 +26,7 @@ from devcluster.controlplane import ApiServer, ControlPlane
 from seed.registration import token as webhook_token
 from seed.registration import token_rotation
 from seed.registration.token import WebhookKey
+from tests.running import running
 from tests.unit.fake_api_server import eventually as until
 
 pytestmark = pytest.mark.integration
@@ -75,15 +76,10 @@ async def seed(server: ApiServer) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def running(*parts: Certificates | WebhookKey) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(part.run()) for part in parts]
-    try:
+async def ready(*parts: Certificates | WebhookKey) -> AsyncIterator[None]:
+    async with running(*(part.run() for part in parts)):
         await asyncio.gather(*(part.wait_ready(30) for part in parts))
         yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -153,12 +149,8 @@ class Callers:
 
 @asynccontextmanager
 async def calling(callers: Callers, clients: int = 4) -> AsyncIterator[None]:
-    task = asyncio.create_task(callers.run(clients))
-    try:
+    async with running(callers.run(clients)):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_serving_and_then_the_ca_rotate_under_load_without_one_failed_request(
@@ -179,7 +171,7 @@ async def test_serving_and_then_the_ca_rotate_under_load_without_one_failed_requ
         recheck_seconds=0.2,
         on_bundle=lambda: bundles.append(other_replica.ca_bundle),
     )
-    async with running(served, other_replica), webhook(served.ssl_context) as url:
+    async with ready(served, other_replica), webhook(served.ssl_context) as url:
         first = served.ca_bundle
         callers = Callers(url, lambda: other_replica.ca_bundle, lag=1.0)
         async with calling(callers):
@@ -196,7 +188,7 @@ async def test_serving_and_then_the_ca_rotate_under_load_without_one_failed_requ
 
 async def test_two_replicas_that_start_at_once_end_with_the_same_certificate(seed: Cluster, admin: Cluster) -> None:
     first, second = (Certificates(cluster, "seedquota", NAMES) for cluster in (seed, admin))
-    async with running(first, second):
+    async with ready(first, second):
         await until(lambda: first.ca_bundle == second.ca_bundle)
         async with webhook(first.ssl_context) as one, webhook(second.ssl_context) as two:
             context = ssl.create_default_context(cadata=first.ca_bundle.decode())
@@ -212,7 +204,7 @@ async def test_an_unusable_secret_is_replaced_and_says_so_and_serving_goes_on(
     seed: Cluster, admin: Cluster, caplog: pytest.LogCaptureFixture, key: str
 ) -> None:
     served = Certificates(seed, "seedquota", NAMES)
-    async with running(served), webhook(served.ssl_context) as url:
+    async with ready(served), webhook(served.ssl_context) as url:
         before = await admin.get(SECRETS, serving_certificate.SECRET_NAME, "seedquota")
         garbage = base64.b64encode(b"garbage").decode()
         with caplog.at_level(logging.INFO):
@@ -234,14 +226,10 @@ async def test_a_secret_that_cannot_be_written_is_an_error_that_says_why(server:
         stranger = await Cluster.from_kubeconfig(server.kubeconfig("seedquota-master"), name="seed")
         stack.push_async_callback(stranger.close)
         served = Certificates(stranger, "seedquota", NAMES)
-        task = asyncio.create_task(served.run())
-        try:
+        async with running(served.run()):
             await until(lambda: served.error is not None)
             with pytest.raises(TimeoutError, match=r"seedquota/seedquota-webhook-tls: .*forbidden"):
                 await served.wait_ready(0.5)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_deleted_secret_replaces_the_tokens_in_all_replicas_and_keeps_the_seals(
@@ -249,7 +237,7 @@ async def test_a_deleted_secret_replaces_the_tokens_in_all_replicas_and_keeps_th
 ) -> None:
     first, second = WebhookKey(seed, "seedquota"), WebhookKey(admin, "seedquota")
     assert not first.verify("machines", "uid", "")
-    async with running(first, second):
+    async with ready(first, second):
         token, seal = first.token("machines", "uid"), first.seal(b"stamp")
         assert second.verify("machines", "uid", token)
         assert not second.verify("machines", "another", token)
@@ -259,7 +247,7 @@ async def test_a_deleted_secret_replaces_the_tokens_in_all_replicas_and_keeps_th
         await until(lambda: second.token("machines", "uid") == fresh)
         assert second.verify("machines", "uid", token), "until the configurations have the new one"
         third = WebhookKey(admin, "seedquota")
-        async with running(third):
+        async with ready(third):
             assert third.token("machines", "uid") == fresh
             assert third.seal(b"stamp") == seal
 
@@ -268,7 +256,7 @@ async def test_a_key_that_is_due_is_followed_by_one_that_all_replicas_have_read(
     changes: list[str] = []
     first = WebhookKey(seed, "seedquota", on_change=lambda: changes.append(first.token("machines", "uid")))
     second = WebhookKey(admin, "seedquota")
-    async with running(first, second):
+    async with ready(first, second):
         (old,) = changes
         long_ago = base64.b64encode(b"2020-01-01T00:00:00+00:00").decode()
         patch = {"data": {token_rotation.SINCE: long_ago}}
@@ -315,7 +303,7 @@ async def test_it_can_be_ended_at_the_very_moment_that_it_wakes_up(seed: Cluster
 
 async def test_an_unusable_key_is_put_back(seed: Cluster, admin: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     key = WebhookKey(seed, "seedquota")
-    async with running(key):
+    async with ready(key):
         before = (await admin.get(SECRETS, webhook_token.SECRET_NAME, "seedquota")).data
         patch = {"data": {webhook_token.SEAL_KEY: "c2hvcnQ="}}
         await admin.merge_patch(SECRETS, webhook_token.SECRET_NAME, patch, "seedquota")

@@ -25,6 +25,7 @@ from master.apiserver.server import ApiServer
 from master.cache.informers import Caches
 from tests.client_certificates import DAY, SERVER, Authority, Issued
 from tests.integration.installed.site import until
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -121,18 +122,15 @@ async def world(control_plane: ControlPlane) -> AsyncIterator[World]:
     cluster = await Cluster.from_kubeconfig(server.kubeconfig(USER), name="master")
     caches = Caches(cluster, NAMESPACE)
     api = ApiServer(cluster, caches, NAMESPACE, Address("127.0.0.1", 0), ["127.0.0.1"])
-    tasks = [asyncio.create_task(caches.run()), asyncio.create_task(api.run())]
-    found = World(server, api)
+    async with running(caches.run(), api.run()):
+        found = World(server, api)
 
-    async def ready() -> None:
-        assert api.not_ready() is None and caches.not_synced() is None
+        async def ready() -> None:
+            assert api.not_ready() is None and caches.not_synced() is None
 
-    await until(ready, 60)
-    await found.trust(found.authority)
-    yield found
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await until(ready, 60)
+        await found.trust(found.authority)
+        yield found
     await cluster.close()
 
 

@@ -29,6 +29,7 @@ from common.kube.client.resource import Resource
 from common.kube.controller.leader_election import LEASES, WRITES_ANNOTATION, Lease
 from common.kube.controller.reflector import Reflector, State
 from devcluster.controlplane import ControlPlane
+from tests.running import running
 from tests.unit.fake_api_server import eventually, within
 
 pytestmark = pytest.mark.integration
@@ -66,14 +67,10 @@ async def namespace(cluster, request):
 
 
 @asynccontextmanager
-async def running(reflector):
-    task = asyncio.create_task(reflector.run())
-    try:
+async def synced(reflector):
+    async with running(reflector.run()):
         await reflector.wait_synced(30)
         yield reflector
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def config_map(namespace, name, **data):
@@ -172,7 +169,7 @@ async def test_a_watch_from_a_version_that_is_too_old_leads_to_a_list(api, clust
             await stream.read()
     reflector = Reflector(cluster, CONFIGMAPS, namespace=namespace)
     reflector._version = "1"
-    async with running(reflector):
+    async with synced(reflector):
         await eventually(lambda: reflector.state is State.WATCHING)
         await cluster.create(CONFIGMAPS, config_map(namespace, "a"))
         await eventually(lambda: len(reflector.store) == 1)
@@ -212,7 +209,7 @@ async def test_a_list_interrupted_by_compaction_and_restart_is_still_complete(
 async def test_a_reflector_outlives_its_server(api, cluster, namespace):
     await cluster.create(CONFIGMAPS, config_map(namespace, "before"))
     reflector = Reflector(cluster, CONFIGMAPS, namespace=namespace)
-    async with running(reflector):
+    async with synced(reflector):
         await eventually(lambda: reflector.state is State.WATCHING)
         await api.kill()
         await eventually(lambda: reflector.state is State.BACKOFF)
@@ -230,7 +227,7 @@ async def test_a_reflector_outlives_its_server(api, cluster, namespace):
 async def test_a_watch_proves_itself_by_its_end_where_nothing_changes(cluster, namespace):
     """An API server sends no bookmark then."""
     reflector = Reflector(cluster, CONFIGMAPS, namespace=namespace, watch_seconds=(2, 2))
-    async with running(reflector):
+    async with synced(reflector):
         listed, version, unbroken = reflector.proven_at, reflector.version, None
         for _ in range(2):
             before = reflector.proven_at
@@ -245,7 +242,7 @@ async def test_a_server_that_hangs_for_longer_than_a_watch_is_listed_again(api, 
     monkeypatch.setattr(api_client, "SILENT", 1.0)
     cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="kube")
     reflector = Reflector(cluster, CONFIGMAPS, namespace=namespace, watch_seconds=(2, 2))
-    async with running(reflector):
+    async with synced(reflector):
         await eventually(lambda: reflector.unbroken is not None)
         unbroken = reflector.unbroken
         api.pause()
@@ -281,7 +278,7 @@ async def test_a_cluster_restored_from_a_backup_is_seen_as_it_is_now():
         cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="kube")
         await cluster.create(CONFIGMAPS, config_map("default", "old"))
         reflector = Reflector(cluster, CONFIGMAPS, namespace="default")
-        async with running(reflector):
+        async with synced(reflector):
             data, backup = plane.directory / "etcd", plane.directory / "backup"
             await api.kill()
             await plane.etcd.stop()
@@ -337,7 +334,7 @@ async def test_many_objects_are_followed(cluster, namespace, capsys):
         events += 1
 
     reflector = Reflector(cluster, CONFIGMAPS, namespace=namespace, on_change=count)
-    async with running(reflector):
+    async with synced(reflector):
         await eventually(lambda: reflector.state is State.WATCHING)
         numbers = iter(range(total))
         payload = "x" * 400

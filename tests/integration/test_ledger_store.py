@@ -48,6 +48,7 @@ from seed.ledger.writer import AccountWriter
 from seed.model.cluster_key import HOSTED
 from tests.integration.redis_servers import ByHand, be_patient, rack, store_at
 from tests.memory_store import MemoryStore
+from tests.running import running
 from tests.unit.claims import reserve
 from tests.unit.fake_api_server import eventually, within
 
@@ -92,13 +93,11 @@ def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 async def api_server_store(api: ApiServer) -> AsyncIterator[ApiServerStore]:
     cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="ledger")
     store = ApiServerStore(cluster, NAMESPACE)
-    running = asyncio.create_task(store.run())
     try:
-        await store.reflector.wait_synced(30)
-        yield store
+        async with running(store.run()):
+            await store.reflector.wait_synced(30)
+            yield store
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
         await cluster.close()
 
 
@@ -138,12 +137,8 @@ def key() -> AccountKey:
 @asynccontextmanager
 async def writing(store: Store, key: AccountKey, terms: Terms = TERMS) -> AsyncIterator[AccountWriter]:
     writer = AccountWriter(store, key, lambda: terms)
-    running = asyncio.create_task(writer.run())
-    try:
+    async with running(writer.run()):
         yield writer
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 def reservation(uid: str, cpu: int = 1) -> Reservation:

@@ -45,6 +45,7 @@ from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.review import MAX_BODY, RawReview
 from seed.webhooks.router import route
 from tests.memory_store import MemoryStore
+from tests.running import running
 from tests.unit.fake_api_server import eventually, within
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
@@ -191,11 +192,8 @@ async def site(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             wanted=lambda: True,
             on_enforced=lambda _name: None,
         )
-        tasks = [asyncio.create_task(each.run()) for each in (cache, asking, refusals)]
-        yield found
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with running(*(each.run() for each in (cache, asking, refusals))):
+            yield found
         await cluster.delete(WEBHOOK_CONFIGURATIONS, namespaces.NAME)
         await listening.stop(0.1)
     await cluster.close()
@@ -232,10 +230,8 @@ async def two_replicas(site: Site) -> AsyncIterator[Site]:
         webhook = NamespacedObjectWebhook(world.cluster_cache, NamespacedAdmission(world.admission, cache))
         site.worlds.append(world)
         site.handlers.append(route({namespaces.KIND: Endpoint(webhook)}, lambda *_: True))
-        running = asyncio.create_task(cache.run())
-        yield site
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        async with running(cache.run()):
+            yield site
 
 
 async def test_two_quotas_over_three_namespaces_are_filled_exactly(two_replicas: Site) -> None:

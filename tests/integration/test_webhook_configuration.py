@@ -45,6 +45,7 @@ from seed.registration.configuration import (
     through_service,
 )
 from seed.registration.keeper import ConfigurationKeeper
+from tests.running import running
 from tests.unit.fake_api_server import eventually as until
 from tests.unit.fake_api_server import within
 from tests.unit.seed_world import sizing
@@ -142,14 +143,10 @@ async def keeping(
     on_restore: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[ConfigurationKeeper]:
     keeper = ConfigurationKeeper(cluster, want, on_restore=on_restore)
-    task = asyncio.create_task(keeper.run())
-    try:
+    async with running(keeper.run()):
         if in_place:
             await until(lambda: keeper.in_place)
         yield keeper
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def found(admin: Cluster) -> list[Webhook] | None:

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import Access
+from tests.running import running
 
 PATIENCE = 30.0  # seconds, where a test waits for something and does not measure how long that takes
 TICK = 0.01
@@ -46,10 +47,13 @@ class FakeApiServer:
         self.discovery: dict[str, Any] = {}  # what is served, by path
         self.unlistable: dict[str, str] = {}  # plurals, and why a list of them fails
         self.url = ""
+        self.clusters: list[Cluster] = []
 
     def cluster(self, **options: Any) -> Cluster:
+        """It is closed with the server."""
         options = {"timeout": PATIENCE, **options}
-        return Cluster(Access(self.url, authorization="Bearer secret-token"), name="fake", **options)
+        self.clusters.append(Cluster(Access(self.url, authorization="Bearer secret-token"), name="fake", **options))
+        return self.clusters[-1]
 
     def count(self, method: str, containing: str) -> int:
         return sum(1 for m, path in self.requests if m == method and containing in path)
@@ -204,6 +208,8 @@ async def fake_api_server() -> AsyncIterator[FakeApiServer]:
     try:
         yield fake
     finally:
+        for cluster in fake.clusters:
+            await cluster.close()
         fake.end_watches.set()
         await runner.cleanup()
 
@@ -226,11 +232,7 @@ async def within(seconds: float) -> AsyncIterator[None]:
             await asyncio.sleep(TICK)
             passed += TICK
 
-    counting = asyncio.create_task(count())
-    try:
+    async with running(count()):
         async with asyncio.timeout(seconds + PATIENCE):
             yield
-    finally:
-        counting.cancel()
-        await asyncio.gather(counting, return_exceptions=True)
     assert passed < seconds

@@ -19,6 +19,7 @@ from devcluster.load import Size, Tenant, machine
 from devcluster.objects import API
 from devcluster.observe import Overshoot, QuotaView, quota_on
 from seed.accounts.capacity import FRESH
+from tests.running import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -335,12 +336,8 @@ class Site:
         """Counts the Machines again and again while the block runs: there must never be too many."""
         overshoot = Overshoot(self.tenants, SMALL)
         await overshoot.limit(resources.parse(limit))
-        watching = asyncio.create_task(overshoot.watch())
-        try:
+        async with running(overshoot.watch()):
             yield overshoot
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
         await overshoot.look()
         assert overshoot.worst == {}
 

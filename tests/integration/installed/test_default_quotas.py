@@ -20,6 +20,7 @@ from devcluster.load import Size, machine
 from devcluster.objects import API, named
 from master.cache.objects import MASTER_QUOTAS, QUOTA_COPIES
 from tests.integration.installed.site import MACHINES, Answer, Json, Site, until
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -126,13 +127,10 @@ async def probed(site: Site) -> AsyncIterator[Counter[int]]:
                 admitted.append(answer)
             await asyncio.sleep(PROBE_PAUSE)
 
-    probes = [asyncio.create_task(probe(cluster)) for cluster in site.installed.user_clusters.values()]
     try:
-        yield seen
+        async with running(*(probe(cluster) for cluster in site.installed.user_clusters.values())):
+            yield seen
     finally:
-        for task in probes:
-            task.cancel()
-        await asyncio.gather(*probes, return_exceptions=True)
         await without_machines(site)
     print(f"\nprobes: {dict(seen)}")
     assert not admitted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from devcluster.load import machine
 from tests.integration.installed.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, quota_manifest, until
 from tests.integration.installed.test_quotas import break_glass
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -37,14 +37,9 @@ async def test_one_who_asks_for_many_kinds_of_devices_is_told_so_and_keeps_nobod
             answer = await site.call("user-1", "POST", MACHINES, body)
             told.append((answer.status, answer.message))
 
-    greedy = [asyncio.create_task(again_and_again()) for _ in range(4)]
-    try:
+    async with running(*(again_and_again() for _ in range(4))):
         await site.admitted("user-1", 10)
         await until(lambda: _told(told), 30)
-    finally:
-        for task in greedy:
-            task.cancel()
-        await asyncio.gather(*greedy, return_exceptions=True)
     assert {status for status, _ in told} == {422}
     assert "fake takes more than 16 kinds of devices: take fewer" in told[0][1]
     await site.uses(cpus(10))

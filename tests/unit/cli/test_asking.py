@@ -49,10 +49,7 @@ async def ask(
 
         api.answers = [discovered, *(answer(*each) for each in answers)]
         cluster = api.cluster()
-        try:
-            (found,) = await asking.ask(cluster, one, "web", replicas)
-        finally:
-            await cluster.close()
+        (found,) = await asking.ask(cluster, one, "web", replicas)
         assert api.answers == [], "each was asked for"
     return found, sent
 
@@ -115,10 +112,7 @@ async def test_pods_of_a_workload_are_asked_for_in_its_own_namespace() -> None:
 
         api.answers = [answer] * 7
         cluster = api.cluster()
-        try:
-            (found,) = await asking.ask(cluster, objects.Manifest("apps/v1", "Deployment", body), "web", None)
-        finally:
-            await cluster.close()
+        (found,) = await asking.ask(cluster, objects.Manifest("apps/v1", "Deployment", body), "web", None)
     assert (found.what, found.answer) == ("pods of deployment/d", FULL)
     assert {each.partition("/namespaces/")[2].partition("/")[0] for each in asked} == {"shop"}
     assert sum("/pods" in each for each in asked) == 2

@@ -24,6 +24,7 @@ from master.seeds import link as links
 from master.seeds.link import SeedLink
 from master.seeds.phase import Phase
 from master.seeds.registry import Seeds
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.odd_errors import odd_errors
 
@@ -51,12 +52,8 @@ async def seeds(*names: str) -> AsyncIterator[Seeds]:
         listen=lambda _listener: lambda: None,
     )
     made = Seeds(cast(Caches, caches), "seedquota", master="own-lease")
-    running = asyncio.create_task(made.run())
-    try:
+    async with running(made.run()):
         yield made
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
 
 
 @odd_errors
@@ -83,11 +80,9 @@ async def test_a_term_that_fails_is_followed_by_another(error: Exception, monkey
     monkeypatch.setattr(master, "lease", Lease())
     monkeypatch.setattr(master, "_lead", lead)
     monkeypatch.setattr(master.caches, "synced", synced)
-    running = asyncio.create_task(master._terms())
-    await eventually(lambda: terms == [1, 2])
-    assert not running.done()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(master._terms()) as (task,):
+        await eventually(lambda: terms == [1, 2])
+        assert not task.done()
 
 
 @odd_errors
@@ -152,14 +147,12 @@ async def test_an_event_that_cannot_be_written_stops_no_other(error: Exception) 
         written.append(body["regarding"]["name"])
 
     events = QuotaEvents(cast(Cluster, SimpleNamespace(create=create)), "one")
-    running = asyncio.create_task(events.run())
-    for name in ("bad", "good"):
-        events.add(name, f"{name}-uid", "Reason", "note", warning=True)
-    await eventually(lambda: written == ["good"])
-    events.add("good", "good-uid", "Reason", "note", warning=True)
-    await eventually(lambda: written == ["good", "good"])
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(events.run()):
+        for name in ("bad", "good"):
+            events.add(name, f"{name}-uid", "Reason", "note", warning=True)
+        await eventually(lambda: written == ["good"])
+        events.add("good", "good-uid", "Reason", "note", warning=True)
+        await eventually(lambda: written == ["good", "good"])
 
 
 @odd_errors

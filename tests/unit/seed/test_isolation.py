@@ -38,6 +38,7 @@ from seed.registration.keeper import INTERNAL as NOT_KNOWN
 from seed.registration.keeper import ConfigurationKeeper
 from seed.registration.probe import Canary, Sample
 from seed.usage.source import NOT_LISTED
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.namespaces_world import ANN
 from tests.unit.odd_errors import odd_errors
@@ -211,14 +212,12 @@ async def test_what_a_size_is_asked_of_fails_for_one_and_the_others_are_sized(
         apply=lambda change: bool(totals.waiting.pop(change.new.metadata.uid)),
     )
     backfill = size_backfill.SizeBackfill(cast(MachineTotals, totals), ask, lambda _freed: None)
-    running = asyncio.create_task(backfill.run())
-    backfill.look()
-    await eventually(lambda: list(totals.waiting) == ["poison-uid"] and "poison-uid" in explained)
-    assert sorted(asked) == ["good", "poison"]
-    assert "unexpected error" in str(explained["poison-uid"])
-    assert not running.done()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(backfill.run()) as (task,):
+        backfill.look()
+        await eventually(lambda: list(totals.waiting) == ["poison-uid"] and "poison-uid" in explained)
+        assert sorted(asked) == ["good", "poison"]
+        assert "unexpected error" in str(explained["poison-uid"])
+        assert not task.done()
 
 
 @odd_errors
@@ -370,11 +369,9 @@ async def test_a_term_that_fails_is_followed_by_another(error: Exception, monkey
 
     monkeypatch.setattr(leaders, "Leadership", Leadership)
     monkeypatch.setattr(leaders, "PAUSE", 0.01)
-    running = asyncio.create_task(Leader(cast(Any, SimpleNamespace(lease=Lease()))).run())
-    await eventually(lambda: terms == [1, 2])
-    assert not running.done()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(Leader(cast(Any, SimpleNamespace(lease=Lease()))).run()) as (task,):
+        await eventually(lambda: terms == [1, 2])
+        assert not task.done()
 
 
 @odd_errors
@@ -444,8 +441,6 @@ async def test_a_configuration_of_which_nothing_is_known_is_not_taken_for_kept(
 
     monkeypatch.setattr(keeper, "_step", step)
     keeper._reflector.synced.set()
-    running = asyncio.create_task(keeper._keep())
-    await eventually(lambda: len(steps) > 1)
-    assert steps[:2] == [True, False] and keeper.error == NOT_KNOWN
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(keeper._keep()):
+        await eventually(lambda: len(steps) > 1)
+        assert steps[:2] == [True, False] and keeper.error == NOT_KNOWN

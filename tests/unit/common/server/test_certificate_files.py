@@ -11,6 +11,7 @@ import pytest
 import trustme
 
 from common.server.certificate_files import CertificateFiles
+from tests.running import running
 from tests.unit.fake_api_server import eventually as until
 
 NAME = "seedquota-seed.quotas.svc"
@@ -64,12 +65,8 @@ async def following(issuer: Issuer, overlap: float = 60.0) -> AsyncIterator[tupl
         overlap_seconds=overlap,
         on_bundle=lambda: bundles.append(files.ca_bundle),
     )
-    task = asyncio.create_task(files.run())
-    try:
+    async with running(files.run()):
         yield files, bundles
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def handshake(files: CertificateFiles, trusted: bytes) -> bytes:

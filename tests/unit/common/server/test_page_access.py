@@ -13,6 +13,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import Access
 from common.server import page_access
 from common.server.page_access import PageAccess, PageReaders
+from tests.running import running
 
 HERE = "192.0.2.1"
 TOKEN_OF = {"ann's": "ann", "bob's": "bob"}
@@ -122,15 +123,12 @@ async def test_many_tokens_cost_the_api_server_few_reviews_and_this_program_litt
 async def test_who_forges_tokens_delays_nobody_at_another_address_by_more_than_a_turn() -> None:
     """With the reviews of all callers together counted in one, ann would be told to ask again for as long as somebody
     floods."""
-    async with readers() as (pages, _):
-        forged = [asyncio.create_task(pages.may_read("/decisions", f"forged-{number}", HERE)) for number in range(1000)]
+    async with (
+        readers() as (pages, _),
+        running(*(pages.may_read("/decisions", f"forged-{number}", HERE) for number in range(1000))),
+    ):
         await asyncio.sleep(0)
-        try:
-            assert await pages.may_read("/decisions", "ann's", "192.0.2.2") is PageAccess.ALLOWED
-        finally:
-            for task in forged:
-                task.cancel()
-            await asyncio.gather(*forged, return_exceptions=True)
+        assert await pages.may_read("/decisions", "ann's", "192.0.2.2") is PageAccess.ALLOWED
 
 
 async def test_while_the_api_server_does_not_answer_nobody_reads_and_nothing_is_kept() -> None:

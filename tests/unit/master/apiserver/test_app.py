@@ -22,6 +22,7 @@ from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 from master.seeds.agent_pages import AgentPages
 from tests.client_certificates import Authority
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.master.apiserver.test_auth import Reviewer, reviewer
 
@@ -232,10 +233,8 @@ async def test_a_request_has_so_much_time(world: World, monkeypatch: pytest.Monk
 async def test_a_request_whose_caller_has_gone_is_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     world.cluster.go_on.clear()
-    asking = asyncio.create_task(world.ask(QUOTAS, token="token-of-ann"))
-    await eventually(lambda: world.cluster.asked)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
+    async with running(world.ask(QUOTAS, token="token-of-ann")):
+        await eventually(lambda: world.cluster.asked)
     await eventually(lambda: any(record.message == "request" for record in caplog.records))
     (line,) = [vars(record) for record in caplog.records if record.message == "request"]
     assert (line["status"], line["route"], line["user"]) == (0, QUOTAS, "")

@@ -15,6 +15,7 @@ from common.server.access_reviews import User
 from master.apiserver import auth
 from master.apiserver.auth import Answers, Identities, Right, Rights
 from master.apiserver.problem import ProblemError
+from tests.running import running
 
 HERE = "192.0.2.1"
 
@@ -143,11 +144,8 @@ async def test_who_goes_away_gives_back_the_place_and_the_review() -> None:
         cluster.go_on.clear()
         identities = Identities(cluster)
         for _ in range(3):
-            many = [asyncio.create_task(identities.user(f"guess-{number}", HERE)) for number in range(100)]
-            await asyncio.sleep(0)
-            for task in many:
-                task.cancel()
-            await asyncio.gather(*many, return_exceptions=True)
+            async with running(*(identities.user(f"guess-{number}", HERE) for number in range(100))):
+                await asyncio.sleep(0)
         cluster.go_on.set()
         assert (await identities.user("token-of-ann", HERE)).username == "ann"
 

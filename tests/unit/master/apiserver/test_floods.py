@@ -23,6 +23,7 @@ from master.apiserver.app import App, refusal
 from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches
 from master.seeds.agent_pages import AgentPages
+from tests.running import running
 
 EVE, ANN = "127.0.0.2", "127.0.0.3"
 TOKEN_SECONDS, ACCESS_SECONDS = 0.01, 0.005
@@ -119,14 +120,9 @@ async def flood(port: int, connections: int, sent: list[bytes]) -> AsyncIterator
             except (OSError, asyncio.IncompleteReadError):
                 await asyncio.sleep(0.05)
 
-    tasks = [asyncio.create_task(one(number)) for number in range(connections)]
-    await asyncio.sleep(1.0)
-    try:
+    async with running(*(one(number) for number in range(connections))):
+        await asyncio.sleep(1.0)
         yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_who_holds_connections_with_tokens_of_nobody_keeps_no_new_user_out(

@@ -174,7 +174,6 @@ async def test_it_is_connected_only_once_it_is_known_which_master_serves_the_see
             await eventually(lambda: link.phase is Phase.OTHER_MASTER)
             for task in tasks:
                 task.cancel()
-        await cluster.close()
     assert phases == [Phase.OTHER_MASTER]
 
 

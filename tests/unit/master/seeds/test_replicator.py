@@ -32,6 +32,7 @@ from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
 from master.seeds import other_master, replicator
 from master.seeds.remote_cache import SeedCaches
 from master.seeds.replicator import BLOCKED, SUCCEEDED, CopySync
+from tests.running import running
 from tests.unit.fake_api_server import eventually, within
 
 QUOTA = "resourcequotas"
@@ -451,13 +452,11 @@ async def signs(seed: Seed, copy: Named | None, number: int = 0) -> list[dict[st
     if copy is not None:
         seed.there.seed.store._set("eu-1", copy)
     seed.master.seeds.store._set("eu-1", of_master())
-    showing = asyncio.create_task(seed.sync.show_signs(lambda: True))
-    if number:
-        await eventually(lambda: len(seed.bodies) >= number or showing.done())
-    else:
-        await asyncio.wait([showing], timeout=0.2)
-    showing.cancel()
-    await asyncio.gather(showing, return_exceptions=True)
+    async with running(seed.sync.show_signs(lambda: True)) as (showing,):
+        if number:
+            await eventually(lambda: len(seed.bodies) >= number or showing.done())
+        else:
+            await asyncio.wait([showing], timeout=0.2)
     return seed.bodies
 
 

@@ -20,6 +20,7 @@ from seed.kinds.namespaces.evaluators.resource_quotas import EVALUATOR, CoreQuot
 from seed.kinds.namespaces.promise_totals import PromiseTotals
 from seed.model.consumer import Consumer
 from seed.model.source_key import SourceKey
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_usage_writer import WINDOW, FakeSource, Leading, countings
 from tests.unit.seed_world import CLUSTER_UID, PROJECT, nanos, seed_world
@@ -85,13 +86,8 @@ async def web(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Web]:
         found.promises = Promises()
         found.promises.lists = 1
         found.sources[KEY] = found.promises
-        tasks = [asyncio.create_task(found.accounts.run()), asyncio.create_task(found.counting.run())]
-        try:
+        async with running(found.accounts.run(), found.counting.run()):
             yield found
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
         accounts.check(world.account(NAME))
 
 

@@ -11,6 +11,7 @@ from common.quota.account import Account, AccountKey
 from seed.accounts.capacity import FRESH, CapacityRequester, MasterAnswer
 from seed.ledger.store import StoreUnavailableError
 from tests.memory_store import MemoryStore
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
@@ -83,10 +84,8 @@ async def test_an_unanswered_ask_whose_waiters_gave_up_is_asked_again() -> None:
     async with seed_world() as world:
         await world.quota(limits="cpu=64")
         requester = shortage_of(world)
-        gone = asyncio.create_task(requester.wait(nanos("cpu=2"), 5))
-        await world.asked(number=1)
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
+        async with running(requester.wait(nanos("cpu=2"), 5)):
+            await world.asked(number=1)
         waiting = asyncio.create_task(requester.wait(nanos("cpu=3"), 5))
         await world.asked(number=2)
         answer(world, requester, 2, usage="cpu=1")
@@ -114,12 +113,10 @@ async def test_an_ask_whose_waiters_gave_up_while_it_was_written_delays_who_came
         await world.quota(limits="cpu=64")
         requester = shortage_of(world)
         store.free.clear()
-        gone = asyncio.create_task(requester.wait(nanos("cpu=2"), 60))
-        await eventually(lambda: store.waiting)
-        waiting = asyncio.create_task(requester.wait(nanos("cpu=3"), 60))
-        await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
+        async with running(requester.wait(nanos("cpu=2"), 60)):
+            await eventually(lambda: store.waiting)
+            waiting = asyncio.create_task(requester.wait(nanos("cpu=3"), 60))
+            await asyncio.sleep(0)
         store.free.set()
         await world.asked(number=2)
         answer(world, requester, 2, usage="cpu=1")
@@ -174,10 +171,8 @@ async def test_a_late_answer_that_counts_what_was_deleted_here_refuses_nobody_wh
     async with seed_world(store) as world:
         handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
         requester = shortage_of(world)
-        gone = asyncio.create_task(requester.wait(nanos("cpu=5"), 60))
-        await world.asked(number=1)
-        gone.cancel()
-        await asyncio.gather(gone, return_exceptions=True)
+        async with running(requester.wait(nanos("cpu=5"), 60)):
+            await world.asked(number=1)
         await handle.writer.change(lambda account: (accounts.count(account, 1, "alpha/c1", nanos("cpu=10"), {}), None))
         store.free.clear()
         waiting = asyncio.create_task(requester.wait(nanos("cpu=55"), 60))

@@ -45,6 +45,7 @@ from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.usage.source import Generation, Taken
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.kinds.machines.test_totals import machine
 from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos, seed_world
@@ -190,16 +191,11 @@ async def leading(
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64", **quota)
         found = Leading(world, term)
-        tasks = [asyncio.create_task(found.accounts.run()), asyncio.create_task(found.counting.run())]
-        try:
+        async with running(found.accounts.run(), found.counting.run()):
             if listed:
                 await eventually(lambda: found.accounts._progress)
                 found.source.lists = 2
             yield found
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
         accounts.check(world.account())
 
 
@@ -275,12 +271,10 @@ async def test_a_new_leader_publishes_what_changes_after_its_predecessor_publish
         said = msgspec.structs.replace(copy.status, account=report_to_wire(report(world.account())))
         world._put(msgspec.structs.replace(copy, status=said))
         leader = Leading(world, term=2)
-        running = asyncio.create_task(leader.accounts.run())
-        await reserve(world, "a")
-        await eventually(lambda: leader.cluster.published)
-        assert leader.cluster.published[-1]["localUsage"] == {"cpu": "8"}
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        async with running(leader.accounts.run()):
+            await reserve(world, "a")
+            await eventually(lambda: leader.cluster.published)
+            assert leader.cluster.published[-1]["localUsage"] == {"cpu": "8"}
 
 
 async def test_what_changed_before_an_account_opened_is_counted_although_it_opened_without(
@@ -296,11 +290,9 @@ async def test_what_changed_before_an_account_opened_is_counted_although_it_open
         leader.there("a")
         await leader.counting._count(KEY)
         assert use(world) == 0
-        running = asyncio.create_task(leader.counting.run())
-        await handle.writer.change(lambda account: (msgspec.structs.replace(account, nonce=""), None))
-        await eventually(lambda: use(world) == 8)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        async with running(leader.counting.run()):
+            await handle.writer.change(lambda account: (msgspec.structs.replace(account, nonce=""), None))
+            await eventually(lambda: use(world) == 8)
 
 
 async def test_a_report_that_may_have_arrived_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -822,17 +814,14 @@ async def test_a_new_leader_without_a_projects_copy_counts_what_the_organization
         world.present[KEY] = world.cluster_cache.user_clusters.store.get(KEY)
         leader = Leading(world, term=2)
         monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
-        tasks = [asyncio.create_task(leader.accounts.run()), asyncio.create_task(leader.counting.run())]
-        leader.changed()
-        await eventually(lambda: leader.accounts._progress)
-        await asyncio.sleep(4 * WINDOW)
-        assert use(world) == 40, "its first list began before the claim"
-        leader.there("a", cpu="32")
-        leader.source.lists = 2
-        await eventually(lambda: use(world) == 32)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with running(leader.accounts.run(), leader.counting.run()):
+            leader.changed()
+            await eventually(lambda: leader.accounts._progress)
+            await asyncio.sleep(4 * WINDOW)
+            assert use(world) == 40, "its first list began before the claim"
+            leader.there("a", cpu="32")
+            leader.source.lists = 2
+            await eventually(lambda: use(world) == 32)
 
 
 @pytest.mark.parametrize("other", ["", "another"])

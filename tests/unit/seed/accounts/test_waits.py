@@ -21,6 +21,7 @@ from seed.accounts.plan import Progress, SourceFacts, WaitsFor
 from seed.accounts.waits import MAX_NAME, Waits
 from seed.ledger.store import StoreUnavailableError
 from seed.model.quota import Quota
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_plan import AWAY, LISTED, LISTING, TERM, WINDOW, account, grant, in_doubt
 from tests.unit.seed.accounts.test_usage_writer import KEY, Leading
@@ -178,22 +179,12 @@ def said(leader: Leading) -> AccountWait | None:
     return found["waitsFor"] if isinstance(found, dict) else getattr(found, "waits_for", None)
 
 
-@asynccontextmanager
-async def running(leader: Leading) -> AsyncIterator[None]:
-    task = asyncio.create_task(leader.accounts.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 async def test_from_the_fence_to_the_opening_the_report_says_what_is_missing() -> None:
     """After a cold start, with a window that ends when the test says so."""
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64")
         leader = Leading(world, term=2, cold=True, window=3600.0)
-        async with running(leader):
+        async with running(leader.accounts.run()):
             await eventually(lambda: said(leader) == AccountWait(reason="MasterAnswer"))
             present = world.account()
             assert leader.cluster.published[-1]["account"].nonce == present.nonce, "in the write that asks"
@@ -221,7 +212,7 @@ async def test_a_store_that_does_not_answer_is_named_while_the_account_cannot_be
         async def unavailable(*_: object) -> None:
             raise StoreUnavailableError("no answer")
 
-        async with running(leader):
+        async with running(leader.accounts.run()):
             await eventually(lambda: said(leader) == AccountWait(reason="MasterAnswer"))
             monkeypatch.setattr(world.store, "save", unavailable)
             leader.source.lists += 2
@@ -254,7 +245,7 @@ async def test_a_quota_whose_account_is_not_made_says_so_after_a_minute_and_neve
         await world.quota(limits="cpu=64", granted="cpu=64")
         world.cluster_cache.user_clusters.store._remove(KEY)
         leader = Leading(world, term=2, cold=True)
-        async with running(leader):
+        async with running(leader.accounts.run()):
             await eventually(lambda: waits.longest() == dict.fromkeys(WaitReason, 0.0) and waits._waiting)
             now += 100.0
             await asyncio.sleep(0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from seed.cache.quotas import QuotaCache
 from seed.kinds.registry import OF_PROJECTS
 from seed.model.cluster_key import is_hosted, is_of_kubermatic
 from seed.providers.cloud_account import AccountedCluster
+from tests.running import running
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 
@@ -70,14 +70,8 @@ async def seed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Seed]:
     async with fake_api_server() as api:
         cluster = api.cluster()
         found = Seed(api, cluster)
-        tasks = [asyncio.create_task(found.served.run()), asyncio.create_task(found.view.run())]
-        try:
+        async with running(found.served.run(), found.view.run()):
             yield found
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await cluster.close()
 
 
 async def test_a_cluster_is_a_user_cluster_that_its_kubeconfig_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:

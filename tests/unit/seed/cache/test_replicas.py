@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -37,6 +36,7 @@ from seed.cache.replicas import (
 )
 from seed.cache.watches import Watches
 from seed.model.consumer import Consumer
+from tests.running import running
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.seed_world import PROJECT, nanos, seed_world
 
@@ -121,19 +121,7 @@ class Seed:
 @pytest_asyncio.fixture
 async def seed() -> AsyncIterator[Seed]:
     async with fake_api_server() as api:
-        made = Seed(api)
-        yield made
-        await made.cluster.close()
-
-
-@asynccontextmanager
-async def running(work: Record | Replicas) -> AsyncIterator[None]:
-    task = asyncio.create_task(work.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        yield Seed(api)
 
 
 # The decision -----------------------------------------------------------------------------------------------------
@@ -186,7 +174,7 @@ def test_every_identity_has_a_valid_name_of_its_own() -> None:
 async def test_a_replica_admits_nothing_before_it_has_a_record_and_lists_that_began_later(seed: Seed) -> None:
     record = seed.record()
     assert record.stale() == "this replica has had no answer from the API server yet"
-    async with running(record):
+    async with running(record.run()):
         await asyncio.wait_for(record.kept.wait(), 30)
         assert record.stale() is not None
         seed.listed()
@@ -256,7 +244,7 @@ async def test_a_new_quota_is_told_at_once_a_thousand_of_them_together_and_a_sta
     seed: Seed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = seed.record()
-    async with running(record):
+    async with running(record.run()):
         await asyncio.wait_for(record.kept.wait(), 30)
         seed.heard("100")
         seed.listed()
@@ -296,7 +284,7 @@ async def test_the_leader_says_which_spec_all_replicas_have(seed: Seed) -> None:
     replicas = seed.replicas()
     await seed.other("one", "200")
     await seed.other("two", "150")
-    async with running(replicas):
+    async with running(replicas.run()):
         seed.quota(200)
         looks = seed.api.lists
         await eventually(lambda: seed.api.lists >= looks + 2)
@@ -317,7 +305,7 @@ async def test_the_leader_says_which_spec_all_replicas_have(seed: Seed) -> None:
 async def test_what_the_last_leader_said_stands_and_is_not_looked_for_again(seed: Seed) -> None:
     seed.quota(200, generation=3, said=3)
     replicas = seed.replicas()
-    async with running(replicas):
+    async with running(replicas.run()):
         await eventually(lambda: seed.api.lists == 1)
         assert seed.generation(replicas) == 3 and seed.known == []
 

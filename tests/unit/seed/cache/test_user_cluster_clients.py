@@ -15,6 +15,7 @@ from common.kube.client.errors import ApiError, NotFound, Unauthorized, Unavaila
 from common.kube.client.meta import ObjectMeta
 from seed.cache import user_cluster_clients as module
 from seed.cache.user_cluster_clients import Connections
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 
 
@@ -58,11 +59,9 @@ class World:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     made = World()
-    running = asyncio.create_task(made.connections.run())
-    await asyncio.sleep(0)
-    yield made
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(made.connections.run()):
+        await asyncio.sleep(0)
+        yield made
 
 
 async def test_a_connection_is_opened_once_and_used_again(world: World) -> None:
@@ -136,14 +135,12 @@ async def _server(world: World, cluster: UserCluster) -> str:
 
 async def test_what_nobody_needs_is_closed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.1)
-    running = asyncio.create_task(world.connections.run())
-    cluster = world.cluster("c1")
-    await _server(world, cluster)
-    await eventually(lambda: not world.connections._open)
-    await _server(world, cluster)
-    assert world.seed.reads == 2
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(world.connections.run()):
+        cluster = world.cluster("c1")
+        await _server(world, cluster)
+        await eventually(lambda: not world.connections._open)
+        await _server(world, cluster)
+        assert world.seed.reads == 2
 
 
 async def test_a_secret_that_cannot_be_used_is_named(world: World) -> None:

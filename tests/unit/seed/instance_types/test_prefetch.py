@@ -18,6 +18,7 @@ from seed.providers import CLOUDS, PROVIDERS
 from seed.providers.flavour import ALL
 from seed.providers.size import ProviderUnavailable
 from seed.sizing.sizer import Sizing
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud, machine
 from tests.unit.seed.providers import test_azure as azure
@@ -101,13 +102,11 @@ async def test_it_runs_in_the_background_and_sees_clusters_that_come_later(
 ) -> None:
     monkeypatch.setattr(prefetching, "ROUND_SECONDS", 0.01)
     world.clusters = []
-    running = asyncio.create_task(world.prefetch.run())
-    await asyncio.sleep(0.05)
-    assert world.cloud.requests == []
-    world.clusters = [cluster("later")]
-    await eventually(world.cache.oldest)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(world.prefetch.run()):
+        await asyncio.sleep(0.05)
+        assert world.cloud.requests == []
+        world.clusters = [cluster("later")]
+        await eventually(world.cache.oldest)
     assert await world.size("Standard_D2s_v3") == "Standard_D2s_v3"
 
 

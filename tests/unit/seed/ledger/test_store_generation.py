@@ -80,7 +80,6 @@ async def fake() -> AsyncIterator[FakeApiServer]:
 async def cluster(fake: FakeApiServer) -> AsyncIterator[Cluster]:
     made = fake.cluster()
     yield made
-    await made.close()
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from seed.ledger.encoding import MalformedLedgerError, TooLargeError
 from seed.ledger.store import ConflictError, NoAccountError, Stored, StoreUnavailableError
 from seed.ledger.writer import AccountWriter, BusyError
 from tests.memory_store import MemoryStore
+from tests.running import running
 from tests.unit.claims import reserve
 from tests.unit.fake_api_server import eventually, within
 
@@ -595,13 +596,11 @@ async def test_a_malformed_ledger_fails_requests_until_it_is_mended(monkeypatch:
 async def test_a_stopped_writer_answers_what_waits_and_what_comes_later() -> None:
     ledger = Ledger()
     await MemoryStore.save(ledger.store, KEY, account(), None)
-    running = asyncio.create_task(ledger.writer.run())
-    ledger.store.open.clear()
-    writing = ledger.writer.claim("writing", reservation())
-    await settle()
-    waiting = ledger.writer.claim("waiting", reservation())
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    async with running(ledger.writer.run()):
+        ledger.store.open.clear()
+        writing = ledger.writer.claim("writing", reservation())
+        await settle()
+        waiting = ledger.writer.claim("waiting", reservation())
     late = ledger.writer.claim("late", reservation())
     changed = ledger.writer.change(lambda present: (present, None))
     for future in (writing, waiting, late, changed):
@@ -786,20 +785,20 @@ async def test_two_replicas_that_write_as_fast_as_they_can_take_turns() -> None:
     async with opened(account(1000)) as ledger:
         ledger.store.seconds = 0.002
         other = AccountWriter(ledger.store, KEY, lambda: ledger.terms, on_conflict=ledger._conflict)
-        running = asyncio.create_task(other.run())
-        await asyncio.gather(ledger.claim("first"), other.claim("second", reservation()))
+        async with running(other.run()):
+            await asyncio.gather(ledger.claim("first"), other.claim("second", reservation()))
 
-        async def client(writer: AccountWriter, name: str) -> None:
-            for number in range(40):
-                assert isinstance(await writer.claim(f"{name}-{number}", reservation()), Admitted)
+            async def client(writer: AccountWriter, name: str) -> None:
+                for number in range(40):
+                    assert isinstance(await writer.claim(f"{name}-{number}", reservation()), Admitted)
 
-        before, ledger.conflicts = ledger.store.saves, 0
-        clients = [client(writer, f"{place}-{n}") for place, writer in enumerate((ledger.writer, other)) for n in "abc"]
-        await asyncio.gather(*clients)
-        assert accounts.use(ledger.store.account) == {"cpu": 242}
-        assert ledger.conflicts < (ledger.store.saves - before) / 4
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+            before, ledger.conflicts = ledger.store.saves, 0
+            clients = [
+                client(writer, f"{place}-{n}") for place, writer in enumerate((ledger.writer, other)) for n in "abc"
+            ]
+            await asyncio.gather(*clients)
+            assert accounts.use(ledger.store.account) == {"cpu": 242}
+            assert ledger.conflicts < (ledger.store.saves - before) / 4
 
 
 async def test_what_makes_the_account_too_large_is_refused_and_what_comes_with_it_is_not() -> None:

@@ -20,6 +20,7 @@ from seed.model.consumer import Consumer
 from seed.notifications import refusals as module
 from seed.notifications.refusals import Refusals
 from seed.notifications.wake_queue import SETTLE
+from tests.running import running
 from tests.unit.fake_api_server import eventually, within
 from tests.unit.seed.admission.test_admitter import request
 from tests.unit.seed.notifications.test_notifier import Server, machine_set, metadata
@@ -71,14 +72,12 @@ class World:
 async def world() -> AsyncIterator[World]:
     async with seed_world() as seed:
         made = World(seed)
-        running = asyncio.create_task(made.refusals.run())
-        await asyncio.sleep(0)
-        yield made
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        async with running(made.refusals.run()):
+            await asyncio.sleep(0)
+            yield made
 
 
-def running() -> set[str]:
+def tasks() -> set[str]:
     return {task.get_name() for task in asyncio.all_tasks()}
 
 
@@ -155,13 +154,13 @@ async def test_a_user_cluster_that_is_gone_is_forgotten_with_all_who_wait_there(
     await world.seed.quota(limits="cpu=4", granted="cpu=4")
     cluster = world.remote("c2")
     world.refusals.decided(cluster, metadata(), await world.seed.admission.decide(request()))
-    await eventually(lambda: "owners of alpha/c2" in running())
+    await eventually(lambda: "owners of alpha/c2" in tasks())
     assert world.refusals.waiting == 1
     cluster_cache = world.seed.cluster_cache
     cluster_cache.user_clusters.store._remove(cluster.metadata.key)
     cluster_cache._cluster_changed(Change(cluster, None))
     assert world.refusals.waiting == 0
-    await eventually(lambda: "owners of alpha/c2" not in running())
+    await eventually(lambda: "owners of alpha/c2" not in tasks())
 
 
 async def test_of_too_many_user_clusters_the_one_heard_of_first_is_forgotten(
@@ -173,7 +172,7 @@ async def test_of_too_many_user_clusters_the_one_heard_of_first_is_forgotten(
     for name in ("c2", "c3", "c2", "c4"):
         world.refusals.decided(world.remote(name), metadata(), found)
     expected = {"owners of seed", "owners of alpha/c2", "owners of alpha/c4"}
-    await eventually(lambda: {name for name in running() if name.startswith("owners of")} == expected)
+    await eventually(lambda: {name for name in tasks() if name.startswith("owners of")} == expected)
     assert world.refusals.waiting == 2
 
 

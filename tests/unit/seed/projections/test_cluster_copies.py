@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,6 +20,7 @@ from seed.projections.cluster_copies import ClusterCopies
 from seed.projections.local_copies import LocalCopies
 from seed.projections.local_quota import KnownQuota
 from seed.projections.pace import Pace
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.projections.test_local_quota import HERE, known, nanos, quota
 from tests.unit.seed_world import PROJECT, seed_world
@@ -93,17 +92,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World()
 
 
-@asynccontextmanager
-async def running(*keeping: ClusterCopies) -> AsyncIterator[list[asyncio.Task[None]]]:
-    tasks = [asyncio.create_task(each.run()) for each in keeping]
-    try:
-        yield tasks
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def looks(world: World, number: int = 3) -> None:
     """So many looks that find nothing new."""
     for _ in range(number):
@@ -113,7 +101,7 @@ async def looks(world: World, number: int = 3) -> None:
 
 
 async def test_it_is_written_when_it_changes_and_only_then(world: World) -> None:
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written)
         assert world.cluster.calls == [
             ("apply", DEFINITION),
@@ -135,7 +123,7 @@ async def test_however_often_it_changes_it_is_written_once_in_an_interval(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "EVERY", 0.2)
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written)
         for cpu in range(20):
             world.uses(40 + cpu)
@@ -148,7 +136,7 @@ async def test_what_somebody_changed_there_is_restored_in_time_and_its_age_stays
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "REFRESH", 0.05)
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written)
         world.cluster.quotas.clear()
         await eventually(lambda: world.cluster.quotas)
@@ -162,7 +150,7 @@ async def test_the_time_stands_still_while_an_amount_may_be_old(world: World, mo
         status = world.cluster.quotas["project-alpha"]
         return status.get("currentTime", ""), "stale" in status
 
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written)
         assert shown() == ("2026-11-20T10:00:00Z", False)
         world.known = [known(quota(usage_stale=True))]
@@ -177,7 +165,7 @@ async def test_the_time_stands_still_while_an_amount_may_be_old(world: World, mo
 
 async def test_what_was_never_known_to_be_current_has_no_time(world: World) -> None:
     world.known = [known(master_silent=None)]
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written)
     assert "currentTime" not in world.cluster.quotas["project-alpha"]
 
@@ -186,7 +174,7 @@ async def test_beside_the_quotas_that_there_are_nothing_is_left(world: World) ->
     """Also nothing that an earlier leader, or an earlier seed of this cluster, has written."""
     other = quota(key=AccountKey(uid="other-uid", name="org-acme"))
     world.known = [known(), known(other)]
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: len(world.cluster.quotas) == 2)
         world.known = [known()]
         world.copies.wake()
@@ -204,7 +192,7 @@ async def test_beside_the_quotas_that_there_are_nothing_is_left(world: World) ->
 
 async def test_of_very_many_quotas_some_are_written(world: World) -> None:
     world.known = [known(quota(key=AccountKey(uid=f"u{n}", name=f"q{n:03}"))) for n in range(200)]
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written)
     assert len(world.cluster.quotas) == cluster_copies.MAX_COPIES
 
@@ -220,7 +208,7 @@ async def test_a_kind_that_is_not_served_yet_is_no_failure_and_one_that_was_dele
     world: World, error: ApiError
 ) -> None:
     world.cluster.fails[QUOTAS] = error
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.cluster.count("delete", QUOTAS) >= 2)
         assert world.copies.written is None
         world.cluster.fails.clear()
@@ -236,7 +224,7 @@ async def test_a_kind_that_is_not_served_yet_is_no_failure_and_one_that_was_dele
 
 async def test_a_right_that_is_missing_is_said_and_nothing_else_happens(world: World) -> None:
     world.cluster.fails[DEFINITION] = Forbidden(403, "Forbidden", "user cannot patch it")
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written is False)
         assert world.copies.problem == "user cannot patch it; bind charts/rbac/user-cluster.yaml"
         world.cluster.fails.clear()
@@ -247,7 +235,7 @@ async def test_a_right_that_is_missing_is_said_and_nothing_else_happens(world: W
 async def test_it_is_tried_again_however_often_it_has_failed(world: World) -> None:
     world.cluster.fails[DEFINITION] = Unavailable(0, "Unavailable", "no answer")
     world.copies._failures = 5000
-    async with running(world.copies) as (task,):
+    async with running(world.copies.run()) as (task,):
         await eventually(lambda: world.cluster.count("apply", DEFINITION) >= 3)
         assert not task.done()
 
@@ -257,7 +245,7 @@ async def test_what_failed_is_tried_at_once_when_the_user_cluster_is_in_reach_ag
 ) -> None:
     monkeypatch.setattr(copies, "RETRY", (1000.0, 1000.0))
     world.cluster.fails[DEFINITION] = Unavailable(0, "Unavailable", "no answer")
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written is False)
         world.copies.wake()
         await asyncio.sleep(0.05)
@@ -271,7 +259,7 @@ async def test_a_user_cluster_that_hangs_or_fails_delays_no_other(world: World) 
     dead, refusing = UserCluster(), UserCluster()
     dead.hangs = True
     refusing.fails[DEFINITION] = Unavailable(0, "Unavailable", "no answer")
-    async with running(world.of(dead), world.of(refusing), world.copies):
+    async with running(world.of(dead).run(), world.of(refusing).run(), world.copies.run()):
         await eventually(lambda: world.copies.written)
         world.uses(61)
         await eventually(lambda: world.cluster.count("apply", QUOTAS) == 2)
@@ -289,7 +277,7 @@ async def test_all_user_clusters_together_are_looked_at_so_often_in_a_second(wor
 
 async def test_switched_off_it_removes_what_is_there_and_ends(world: World) -> None:
     off = world.of(world.cluster, enabled=False)
-    async with running(off) as (task,):
+    async with running(off.run()) as (task,):
         await eventually(task.done)
     assert world.cluster.calls == [("delete", QUOTAS)]
     assert world.cluster.selectors == ["app.kubernetes.io/managed-by=seedquota-seed,!seedquota.io/subject-kind"]
@@ -298,7 +286,7 @@ async def test_switched_off_it_removes_what_is_there_and_ends(world: World) -> N
 @pytest.mark.parametrize("error", [NotFound(404, "NotFound", ""), Forbidden(403, "Forbidden", "")])
 async def test_switched_off_where_there_never_was_any_it_ends_too(world: World, error: ApiError) -> None:
     world.cluster.fails[QUOTAS] = error
-    async with running(world.of(world.cluster, enabled=False)) as (task,):
+    async with running(world.of(world.cluster, enabled=False).run()) as (task,):
         await eventually(task.done)
 
 
@@ -314,23 +302,21 @@ class TestWhichOfThem:
                     ClusterCopies,
                     SimpleNamespace(wake=lambda key=key: woken.append(key), shows=lambda name, key=key: "c1" in key),
                 )
-            listening = asyncio.create_task(copies.run())
-            await asyncio.sleep(0)
-            await seed.quota(limits="cpu=8", granted="cpu=8")
-            copies._wake()
-            assert woken == [f"{PROJECT}/c1"]
-            woken.clear()
-            copies._wake()
-            assert woken == []
-            seed.remove("project-alpha")
-            copies._wake()
-            assert woken == [f"{PROJECT}/c1"], "it has to go there"
-            woken.clear()
-            seed.quota_cache.master_seen_at = 1.0
-            copies._wake()
-            assert woken == [f"{PROJECT}/c1", "beta/c9"]
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            async with running(copies.run()):
+                await asyncio.sleep(0)
+                await seed.quota(limits="cpu=8", granted="cpu=8")
+                copies._wake()
+                assert woken == [f"{PROJECT}/c1"]
+                woken.clear()
+                copies._wake()
+                assert woken == []
+                seed.remove("project-alpha")
+                copies._wake()
+                assert woken == [f"{PROJECT}/c1"], "it has to go there"
+                woken.clear()
+                seed.quota_cache.master_seen_at = 1.0
+                copies._wake()
+                assert woken == [f"{PROJECT}/c1", "beta/c9"]
 
     async def test_it_reads_the_account_of_each_quota_of_the_cluster(self) -> None:
         async with seed_world() as seed:

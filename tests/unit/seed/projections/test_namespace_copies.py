@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from seed.projections.copies import Key, Written
 from seed.projections.local_quota import KnownQuota, LocalQuota
 from seed.projections.namespace_copies import OWN_FIRST, NamespaceCopies, Selection, due_now
 from seed.projections.pace import Pace
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.projections.test_local_quota import account, quota
 from tests.unit.seed_world import nanos
@@ -113,16 +113,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World()
 
 
-@asynccontextmanager
-async def running(keeping: NamespaceCopies) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(keeping.run())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 async def looks(world: World, number: int = 3) -> None:
     """So many looks that find nothing new."""
     for _ in range(number):
@@ -132,7 +122,7 @@ async def looks(world: World, number: int = 3) -> None:
 
 
 async def test_each_namespace_has_the_totals_and_its_own_use_and_nothing_of_others(world: World) -> None:
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: len(world.server.quotas) == 2)
     assert world.server.shown("web") == ("pods 3/5", "pods 2")
     assert world.server.shown("db") == ("pods 3/5", "pods 0")
@@ -143,7 +133,7 @@ async def test_each_namespace_has_the_totals_and_its_own_use_and_nothing_of_othe
 
 
 async def test_it_is_written_when_it_changes_and_only_then(world: World) -> None:
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: len(world.server.writes) == 2)
         await looks(world)
         assert len(world.server.writes) == 2
@@ -161,7 +151,7 @@ async def test_however_often_it_changes_it_is_written_once_in_a_look(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copies, "EVERY", 0.2)
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: len(world.server.writes) == 2)
         for pods in range(20):
             world.here = {"web": nanos(f"pods={pods}")}
@@ -174,13 +164,13 @@ async def test_however_often_it_changes_it_is_written_once_in_a_look(
 async def test_a_thousand_namespaces_are_written_a_few_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "EVERY", 1000.0)
     world.here = {f"n{number}": {} for number in range(1000)}
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written)
         assert len(world.server.writes) == namespace_copies.AT_ONCE
 
 
 async def test_where_a_namespace_leaves_and_where_the_quota_goes_it_is_removed(world: World) -> None:
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: len(world.server.quotas) == 2)
         world.here = {"db": {}}
         world.copies.wake()
@@ -194,7 +184,7 @@ async def test_what_an_earlier_leader_left_is_removed_but_not_while_the_selectio
     for namespace in ("gone", "web"):
         world.server.quotas[namespace] = local_quota.manifest(world.local, namespace, "")
     selected, world.here = world.here, None
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await looks(world)
         assert not world.server.removed and not world.server.writes
         world.here = selected
@@ -205,7 +195,7 @@ async def test_what_an_earlier_leader_left_is_removed_but_not_while_the_selectio
 
 async def test_an_allocation_is_shown_as_such_and_goes_like_a_quota(world: World) -> None:
     world.local = allocation()
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: len(world.server.allocations) == 2)
         assert world.server.quotas == {}
         body = world.server.allocations["web"]
@@ -228,7 +218,7 @@ async def test_the_quota_that_an_earlier_version_wrote_for_an_allocation_is_remo
     world.local = allocation()
     if not selected:
         world.here = None
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.server.removed == [("web", f"{OURS},seedquota.io/uid={UID}")])
         await eventually(lambda: set(world.server.allocations) == ({"web", "db"} if selected else set()))
     assert world.server.quotas == {}
@@ -236,7 +226,7 @@ async def test_the_quota_that_an_earlier_version_wrote_for_an_allocation_is_remo
 
 async def test_a_namespace_that_refuses_keeps_no_other_from_being_written(world: World) -> None:
     world.server.fails["web"] = Forbidden(403, "Forbidden", "it is being terminated")
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: "db" in world.server.quotas)
         await looks(world)
         assert world.server.writes.count("web") == 1, "it is left alone for a while"
@@ -245,7 +235,7 @@ async def test_a_namespace_that_refuses_keeps_no_other_from_being_written(world:
 
 async def test_a_right_that_is_missing_is_said_until_it_is_there(world: World) -> None:
     world.server.all_fail = FORBIDDEN
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written is False)
         assert (
             world.copies.problem
@@ -260,7 +250,7 @@ async def test_a_right_that_is_missing_is_said_until_it_is_there(world: World) -
 
 async def test_a_kind_that_is_not_served_yet_is_no_failure(world: World) -> None:
     world.server.all_fail = NotFound(404, "NotFound", "the server could not find the requested resource")
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: len(world.server.writes) > 3)
         world.server.all_fail = None
         await eventually(lambda: len(world.server.quotas) == 2)
@@ -272,7 +262,7 @@ async def test_a_cluster_out_of_reach_is_tried_again_at_once_when_it_is_back(
 ) -> None:
     monkeypatch.setattr(copies, "RETRY", (1000.0, 1000.0))
     world.server.all_fail = Unavailable(0, "Unavailable", "no answer")
-    async with running(world.copies):
+    async with running(world.copies.run()):
         await eventually(lambda: world.copies.written is False)
         world.server.all_fail = None
         world.copies.reached()
@@ -284,7 +274,7 @@ async def test_switched_off_or_let_go_it_removes_what_is_there(world: World, swi
     for number in range(60):
         world.server.quotas[f"n{number}"] = local_quota.manifest(world.local, f"n{number}", "")
     if switched:
-        async with running(world.made(enabled=False)) as task:
+        async with running(world.made(enabled=False).run()) as (task,):
             await eventually(task.done)
     else:
         await world.made().remove()

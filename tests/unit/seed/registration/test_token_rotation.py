@@ -115,4 +115,3 @@ async def test_a_token_is_good_for_its_own_webhook_and_caller_and_only_while_its
         now += OVERLAP
         assert not key.verify("machines", "c1", first), "nothing was read since"
         assert key.check_seal(b"stamp", webhook_token.seal(b"s" * 32, b"stamp")), "stamps outlive tokens"
-        await cluster.close()

@@ -23,6 +23,7 @@ from seed.webhooks.endpoint import Endpoint, Question, Webhook, WebhookAnswer
 from seed.webhooks.review import MAX_QUOTES, MAX_UID, MAX_USER, RawRequest, RawReview
 from seed.webhooks.router import identify, route
 from seed.webhooks.turns import AT_A_TIME, BURST_SECONDS, LARGE, Turn, Turns
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.kinds.machines.test_webhook import machine, review
 
@@ -144,11 +145,8 @@ async def test_many_requests_of_one_caller_do_not_stand_before_another_s() -> No
 async def test_a_place_is_given_back_by_a_caller_that_goes_away() -> None:
     webhook = Waiting()
     endpoint = Endpoint(webhook, None, None, Turns())
-    gone = [asyncio.create_task(endpoint.handle("a", asked())) for _ in range(AT_A_TIME + 5)]
-    await eventually(lambda: webhook.working == AT_A_TIME)
-    for task in gone:
-        task.cancel()
-    await asyncio.gather(*gone, return_exceptions=True)
+    async with running(*(endpoint.handle("a", asked()) for _ in range(AT_A_TIME + 5))):
+        await eventually(lambda: webhook.working == AT_A_TIME)
     webhook.go_on.set()
     assert answer(await endpoint.handle("a", asked()))["allowed"]
 

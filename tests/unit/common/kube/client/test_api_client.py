@@ -51,7 +51,6 @@ async def fake():
 async def cluster(fake):
     made = fake.cluster()
     yield made
-    await made.close()
 
 
 def test_paths_of_core_and_grouped_resources():
@@ -302,15 +301,12 @@ async def test_the_environments_proxy_is_ignored(fake, cluster, monkeypatch):
 async def test_requests_are_reported_with_verb_resource_and_status(fake):
     seen = []
     cluster = fake.cluster(on_request=lambda verb, plural, code, seconds: seen.append((verb, plural, code)))
-    try:
-        await cluster.create(CONFIGMAPS, {"metadata": {"name": "a", "namespace": "n"}})
-        await cluster.list(CONFIGMAPS)
-        with pytest.raises(NotFound):
-            await cluster.get(CONFIGMAPS, "b", "n")
-        async with cluster.open_watch(CONFIGMAPS, resource_version=str(fake.version)):
-            pass
-    finally:
-        await cluster.close()
+    await cluster.create(CONFIGMAPS, {"metadata": {"name": "a", "namespace": "n"}})
+    await cluster.list(CONFIGMAPS)
+    with pytest.raises(NotFound):
+        await cluster.get(CONFIGMAPS, "b", "n")
+    async with cluster.open_watch(CONFIGMAPS, resource_version=str(fake.version)):
+        pass
     resource = "configmaps"
     assert seen == [
         ("create", resource, 200),
@@ -414,15 +410,12 @@ async def test_a_watch_that_the_server_ends_has_ended(fake, cluster):
 
 async def test_watches_do_not_take_connections_from_requests(fake):
     cluster = fake.cluster(connections=1)
-    try:
-        async with cluster.open_watch(CONFIGMAPS, resource_version="100"):
-            assert (await cluster.list(CONFIGMAPS)).items == []
-            cluster.timeout = 0.1
-            with pytest.raises(Unavailable, match=r"no answer within 0\.1 s"):
-                async with cluster.open_watch(CONFIGMAPS, resource_version="100"):
-                    pass
-    finally:
-        await cluster.close()
+    async with cluster.open_watch(CONFIGMAPS, resource_version="100"):
+        assert (await cluster.list(CONFIGMAPS)).items == []
+        cluster.timeout = 0.1
+        with pytest.raises(Unavailable, match=r"no answer within 0\.1 s"):
+            async with cluster.open_watch(CONFIGMAPS, resource_version="100"):
+                pass
 
 
 async def test_a_client_whose_closing_is_cancelled_is_closed_whole(fake):
@@ -447,15 +440,12 @@ async def test_whoever_waits_for_a_connection_is_not_passed_by_others(fake):
             asked.append(number)
             await cluster.list(CONFIGMAPS)
 
-    try:
-        busy = asyncio.create_task(greedy())
-        while not asked:
-            await asyncio.sleep(0)
-        await cluster.list(CONFIGMAPS)
-        assert len(asked) < 5
-        await busy
-    finally:
-        await cluster.close()
+    busy = asyncio.create_task(greedy())
+    while not asked:
+        await asyncio.sleep(0)
+    await cluster.list(CONFIGMAPS)
+    assert len(asked) < 5
+    await busy
 
 
 async def test_a_lease_is_renewed_while_other_requests_wait_for_a_connection(fake):
@@ -467,16 +457,13 @@ async def test_a_lease_is_renewed_while_other_requests_wait_for_a_connection(fak
             await ends.wait()
 
     fake.answers = [slow] * 2
-    try:
-        waiting = asyncio.create_task(cluster.list(CONFIGMAPS))
-        while not fake.requests:
-            await asyncio.sleep(0.01)
-        with pytest.raises(NotFound):
-            await cluster.get(LEASES, "leader", "default")
-        ends.set()
-        await waiting
-    finally:
-        await cluster.close()
+    waiting = asyncio.create_task(cluster.list(CONFIGMAPS))
+    while not fake.requests:
+        await asyncio.sleep(0.01)
+    with pytest.raises(NotFound):
+        await cluster.get(LEASES, "leader", "default")
+    ends.set()
+    await waiting
 
 
 async def test_credentials_that_expire_are_refreshed_once_and_after_a_401(fake, monkeypatch):

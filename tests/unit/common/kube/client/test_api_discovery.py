@@ -41,7 +41,6 @@ async def test_the_preferred_version_is_read_unless_others_are_known(
             api.discovery[f"/apis/example.com/{version}"] = found
         cluster = api.cluster()
         assert await find_namespaced(cluster, "example.com", "widgets", known) == expected
-        await cluster.close()
 
 
 async def test_only_an_answer_proves_that_a_kind_is_not_served() -> None:
@@ -60,4 +59,3 @@ async def test_only_an_answer_proves_that_a_kind_is_not_served() -> None:
         api.discovery["/apis/example.com/v2"] = {"resources": "no list"}
         with pytest.raises(ApiError):
             await find_namespaced(cluster, "example.com", "widgets")
-        await cluster.close()

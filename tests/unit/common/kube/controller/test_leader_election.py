@@ -10,6 +10,7 @@ from common.kube.client.errors import NotFound
 from common.kube.controller import leader_election as module
 from common.kube.controller.leader_election import LEASES, SINCE_ANNOTATION, WRITES_ANNOTATION, Lease, LeaseLost, Term
 from common.runtime.own_loop import OwnLoop
+from tests.running import running
 from tests.unit.fake_api_server import eventually, fake_api_server, status, within
 
 LOOPS = {}  # on which a cluster was made
@@ -107,16 +108,14 @@ async def test_another_waits_for_the_whole_duration_by_its_own_clock(fake, clust
 
 async def test_a_record_that_changes_is_never_taken_however_old_its_times_are(fake, cluster, clock):
     lease = candidate(cluster, "b", clock)
-    taking = asyncio.create_task(lease.acquire())
-    for number in range(5):
-        old = f"1999-01-01T00:00:0{number}.000000Z"
-        await fake.put("leases", "ns", "leader", spec={"holderIdentity": "alive", "renewTime": old})
-        seen = fake.count("GET", "leases")
-        await eventually(lambda seen=seen: fake.count("GET", "leases") > seen + 1)
-        clock.now += 14
-    assert not taking.done()
-    taking.cancel()
-    await asyncio.gather(taking, return_exceptions=True)
+    async with running(lease.acquire()) as (taking,):
+        for number in range(5):
+            old = f"1999-01-01T00:00:0{number}.000000Z"
+            await fake.put("leases", "ns", "leader", spec={"holderIdentity": "alive", "renewTime": old})
+            seen = fake.count("GET", "leases")
+            await eventually(lambda seen=seen: fake.count("GET", "leases") > seen + 1)
+            clock.now += 14
+        assert not taking.done()
 
 
 async def test_a_holder_that_cannot_renew_loses_it_before_another_may_take_it(fake, cluster, clock):
@@ -340,10 +339,8 @@ async def test_a_run_of_terms_keeps_its_beginning_and_whether_its_doubts_are_set
                 leader.settle()
                 seen = writes(fake)
                 await eventually(lambda: writes(fake) > seen + 1)  # noqa: B023 (awaited here)
-            taking = asyncio.create_task(follower.acquire())
-            await eventually(lambda: follower.trusted is not None)  # noqa: B023
-            taking.cancel()
-            await asyncio.gather(taking, return_exceptions=True)
+            async with running(follower.acquire()):
+                await eventually(lambda: follower.trusted is not None)  # noqa: B023
     assert terms == [(7, 7, False, False), (8, 7, False, True), (9, 7, True, True)]
     clock.now += 15.1  # nobody looked for that long: another run
     async with second.hold() as term:
@@ -399,13 +396,11 @@ async def test_a_record_that_goes_back_to_an_older_state_ends_the_term_and_all_t
 async def test_a_follower_trusts_nothing_after_the_record_went_back_until_it_grows_again(fake, cluster, clock):
     await fake.put("leases", "ns", "leader", spec={"holderIdentity": "a", "leaseTransitions": 7})
     follower = candidate(cluster, "b", clock)
-    taking = asyncio.create_task(follower.acquire())
-    await eventually(lambda: fake.count("GET", "leases") > 1)
-    for writes, trusted in ((5, 7), (6, 7), (3, None), (4, 7)):
-        await renewed(fake, {"renewTime": f"1999-01-01T00:00:0{writes}.000000Z"}, writes)
-        await eventually(lambda trusted=trusted: follower.trusted == trusted)
-    taking.cancel()
-    await asyncio.gather(taking, return_exceptions=True)
+    async with running(follower.acquire()):
+        await eventually(lambda: fake.count("GET", "leases") > 1)
+        for writes, trusted in ((5, 7), (6, 7), (3, None), (4, 7)):
+            await renewed(fake, {"renewTime": f"1999-01-01T00:00:0{writes}.000000Z"}, writes)
+            await eventually(lambda trusted=trusted: follower.trusted == trusted)
 
 
 async def test_a_lease_that_is_released_is_taken_within_a_second_however_seldom_it_is_renewed(fake, cluster):

@@ -18,6 +18,7 @@ from common.kube.controller import malformed
 from common.kube.controller import reflector as module
 from common.kube.controller.reflector import Reflector, State
 from common.runtime import pieces
+from tests.running import running
 from tests.unit.fake_api_server import PATIENCE, eventually, fake_api_server, status
 
 
@@ -51,13 +52,8 @@ async def reflecting(fake, resource=CONFIGMAPS, **options):
 
     cluster = fake.cluster()
     made = Reflector(cluster, resource, on_change=note, **options)
-    running = asyncio.create_task(made.run())
-    try:
+    async with running(made.run()):
         yield made, changes
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await cluster.close()
     assert made.state is State.STOPPED
 
 

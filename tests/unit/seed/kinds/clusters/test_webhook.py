@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -36,6 +35,7 @@ from seed.registration.health import DENIED
 from seed.registration.probe import ANNOTATION
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.router import route
+from tests.running import running
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
 from tests.unit.seed_world import PROJECT, SeedWorld, amounts, nanos, seed_world
@@ -95,14 +95,8 @@ async def counting(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counting]:
     async with fake_api_server() as api:
         cluster = api.cluster()
         found = Counting(api, cluster)
-        tasks = [asyncio.create_task(found.served.run()), asyncio.create_task(found.sources.run())]
-        try:
+        async with running(found.served.run(), found.sources.run()):
             yield found
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await cluster.close()
 
 
 def owned(name: str, uid: str = "") -> Owned:

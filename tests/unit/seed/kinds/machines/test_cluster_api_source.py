@@ -31,6 +31,7 @@ from seed.usage.source import Taken
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.router import route
 from tests.memory_store import MemoryStore
+from tests.running import running
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.seed_world import nanos, sizing
@@ -135,26 +136,19 @@ async def seed(monkeypatch: pytest.MonkeyPatch, *, served: bool = True) -> Async
         made = Seed(api, cluster)
         if served:
             await made.serve()
-        running = asyncio.create_task(made.view.run())
         try:
-            yield made
+            async with running(made.view.run()):
+                yield made
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
             await made.registry.close()
             await made.sizing.close()
-            await cluster.close()
 
 
 @asynccontextmanager
 async def leading(made: Seed) -> AsyncIterator[None]:
     await made.view.wait_settled()
-    task = asyncio.create_task(made.feed.run())
-    try:
+    async with running(made.feed.run()):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_machines_are_counted_for_the_project_of_their_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,7 +448,6 @@ async def test_before_the_kinds_are_known_nothing_is_said_to_be_gone(monkeypatch
         )
         with pytest.raises(Unavailable):
             await view.find_hosted(KEY)
-        await cluster.close()
 
 
 def review(subject: dict[str, Any], resource: str = "machines", sub: str = "", old: Any = None, **more: Any) -> bytes:

@@ -87,11 +87,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
             known["status"] = known.get("status", {}) | body["status"]
 
         monkeypatch.setattr(Cluster, "apply", applied)
-        try:
-            yield made
-        finally:
-            await made.seed.close()
-            await made.cluster.close()
+        yield made
 
 
 async def test_the_first_cluster_that_is_found_is_recorded_before_it_is_followed(

@@ -25,6 +25,7 @@ from seed.kinds.machines.scale_webhook import ScaleWebhook
 from seed.webhooks import fits
 from seed.webhooks.endpoint import Endpoint
 from seed.webhooks.router import route
+from tests.running import running
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, within
 from tests.unit.seed_world import CLUSTER_UID, SeedWorld, seed_world, sizing
@@ -174,15 +175,10 @@ async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scaling]:
         asking = Scaling(world, api, cluster)
         for plural in KINDS:
             await asking.crd(plural, "v1beta1" if plural.startswith("vsphere") else "v1beta2")
-        running = asyncio.create_task(asking.view.run())
-        await asking.view.wait_settled()
-        try:
+        async with running(asking.view.run()):
+            await asking.view.wait_settled()
             yield asking
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await asking.sizes.close()
-            await cluster.close()
+        await asking.sizes.close()
 
 
 @pytest.fixture

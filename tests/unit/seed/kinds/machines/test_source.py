@@ -21,6 +21,7 @@ from seed.kinds.machines.machine_api import MachineApi
 from seed.kinds.machines.source import Source
 from seed.machines.machine_controller import MACHINES
 from seed.usage.source import Taken
+from tests.running import running
 from tests.unit import fake_api_server as fakes
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server, status
 from tests.unit.seed_world import nanos, sizing
@@ -74,7 +75,6 @@ async def following(monkeypatch: pytest.MonkeyPatch, *, held: bool = False) -> A
             yield found[0]
         finally:
             await source.stop()
-            await cluster.close()
 
 
 async def test_machines_are_followed_and_changes_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,6 @@ async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missi
             await eventually(lambda: "does not exist" in states[-1])  # the role was bound
         finally:
             await source.stop()
-            await cluster.close()
 
 
 async def test_a_kubeconfig_that_was_not_read_in_time_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +211,6 @@ async def test_a_kubeconfig_that_was_not_read_in_time_is_read_again(monkeypatch:
             assert reads == ["text"] * 3, "what cannot be used waits for another Secret"
         finally:
             await source.stop()
-            await cluster.close()
 
 
 async def test_machines_that_take_too_much_are_not_read_and_the_last_count_stays(
@@ -263,14 +261,9 @@ async def test_a_machine_that_cannot_be_read_counts_with_what_was_known_and_is_n
 
         before = there.source.totals
         connection = there.api.cluster()
-        again = asyncio.create_task(there.source._follow(connection, "alpha"))
-        try:
+        async with running(there.source._follow(connection, "alpha")):
             await eventually(lambda: there.source.totals is not before)
             assert there.source.totals.used == before.used
-        finally:
-            again.cancel()
-            await asyncio.gather(again, return_exceptions=True)
-            await connection.close()
         await there.api.remove("machines", "alpha", "a")
         await there.api.remove("machines", "alpha", "new")
         await eventually(lambda: there.source.problem is None)

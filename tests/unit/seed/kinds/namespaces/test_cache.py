@@ -171,7 +171,6 @@ async def followed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
             running.cancel()
             with suppress(asyncio.CancelledError):
                 await running
-            await cluster.close()
 
 
 async def test_labels_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,6 +27,7 @@ from seed.registration import probe
 from seed.registration.configuration import WebhookConfiguration, WebhookServer
 from seed.registration.health import Proof
 from seed.registration.registered_webhook import RegisteredWebhook
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 from tests.unit.namespaces_world import ANN, World
 
@@ -178,16 +178,6 @@ def test_the_configuration_is_written_again_when_the_account_of_a_new_quota_open
     assert written == [{"bob"}], "later news of it say nothing of the configuration"
 
 
-@asynccontextmanager
-async def running(site: Site) -> AsyncIterator[None]:
-    task = asyncio.create_task(site.webhook.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
 @pytest.mark.parametrize("answer", [None, NotFound(404, "NotFound", ""), Forbidden(403, "Forbidden", "")])
 async def test_what_an_earlier_leader_left_where_the_cluster_takes_no_part_is_removed_once(
     answer: ApiError | None,
@@ -195,7 +185,7 @@ async def test_what_an_earlier_leader_left_where_the_cluster_takes_no_part_is_re
     server = Server(answer)
     site = Site(server)
     assert not site.webhook.absent, "it may be there"
-    async with running(site):
+    async with running(site.webhook.run()):
         await eventually(lambda: site.webhook.absent)
         site.webhook.configuration_changed()
         await asyncio.sleep(0.02)
@@ -206,7 +196,7 @@ async def test_while_it_cannot_be_removed_it_is_named_as_left(monkeypatch: pytes
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     server = Server(Unavailable(0, "Unavailable", "no answer"))
     site = Site(server)
-    async with running(site):
+    async with running(site.webhook.run()):
         await eventually(lambda: server.deletes >= 2)
         assert not site.webhook.absent
         server.answer = None
@@ -253,8 +243,7 @@ async def test_a_quota_that_comes_where_an_equal_one_went_is_proven_anew(
     )
     registered.keeper.in_place, canary = True, registered.canary
     site.webhook.configuration_changed()
-    running = asyncio.create_task(canary.run())
-    try:
+    async with running(canary.run()):
         canary.look()
         await eventually(lambda: server.asked == 1)
         if when == "before":
@@ -273,6 +262,3 @@ async def test_a_quota_that_comes_where_an_equal_one_went_is_proven_anew(
         canary.look()
         server.go.set()
         await eventually(lambda: site.said() == "True CanaryDenied")
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)

@@ -241,7 +241,6 @@ async def test_a_namespace_with_very_large_quotas_is_not_read_to_its_end(
         cluster = api.cluster()
         monkeypatch.setattr(web, "list", cluster.list)
         code, message = await web.refused(quota("default", pods="2"))
-        await cluster.close()
     assert code == 503
     assert "its resourcequotas take more than 1 MiB" in message
     assert web.caller.use(NAME) == {}

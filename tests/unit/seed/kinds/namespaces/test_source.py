@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Unavailable
 from common.kube.controller.reflector import moment
 from common.quota.account import Account
@@ -74,7 +73,6 @@ class Followed:
         self.changes: list[tuple[str, bool]] = []
         self.told: list[float] = []  # from which lists, when a state was told
         self.unreached: Problem | None = None
-        self.connections: list[Cluster] = []
         self.following: list[asyncio.Task[None]] = []
         self.sources = NamespacedSources(
             api.cluster(),
@@ -87,9 +85,7 @@ class Followed:
         )
 
     def connect(self) -> asyncio.Task[None]:
-        cluster = self.api.cluster()
-        self.connections.append(cluster)
-        task = asyncio.create_task(self.sources.follow(CLUSTER, cluster))
+        task = asyncio.create_task(self.sources.follow(CLUSTER, self.api.cluster()))
         self.following.append(task)
         return task
 
@@ -158,8 +154,6 @@ async def followed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
             for task in (running, *found.following):
                 task.cancel()
             await asyncio.gather(running, *found.following, return_exceptions=True)
-            for cluster in (*found.connections, found.sources._seed):
-                await cluster.close()
 
 
 async def test_what_is_in_the_namespaces_of_a_quota_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
