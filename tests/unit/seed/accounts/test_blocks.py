@@ -37,42 +37,35 @@ async def name(leader: Leading, owner: str, uid: str) -> None:
     await leader.world.handle().writer.change(named)
 
 
-async def test_what_was_counted_before_it_was_named_is_in_the_account_once_soon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with leading(monkeypatch) as leader:
-        await hold(leader, "replica", 1)
-        leader.there("a")
-        leader.changed()
-        await eventually(lambda: KEY in leader.world.account().used)
-        await name(leader, "replica", "a")
-        assert use(leader.world) == 16
-        assert blocks.sure_use(leader.world.account())["cpu"] == CPU["cpu"], "it is certain once"
-        assert escrow.report(leader.world.account()).reserved == {}, "else the master would cover it"
-        await eventually(lambda: use(leader.world) == 8)
+async def test_what_was_counted_before_it_was_named_is_in_the_account_once_soon(leader: Leading) -> None:
+    await hold(leader, "replica", 1)
+    leader.there("a")
+    leader.changed()
+    await eventually(lambda: KEY in leader.world.account().used)
+    await name(leader, "replica", "a")
+    assert use(leader.world) == 16
+    assert blocks.sure_use(leader.world.account())["cpu"] == CPU["cpu"], "it is certain once"
+    assert escrow.report(leader.world.account()).reserved == {}, "else the master would cover it"
+    await eventually(lambda: use(leader.world) == 8)
 
 
-async def test_what_is_named_and_not_counted_yet_is_certain_after_the_next_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with leading(monkeypatch) as leader:
-        leader.source.unreachable = True  # so that there is no evidence that it never came
-        await hold(leader, "replica", 1)
-        await name(leader, "replica", "a")
-        assert blocks.sure_use(leader.world.account())["cpu"] == 0
-        await eventually(lambda: blocks.sure_use(leader.world.account()) == CPU)
-        assert use(leader.world) == 8
+async def test_what_is_named_and_not_counted_yet_is_certain_after_the_next_count(leader: Leading) -> None:
+    leader.source.unreachable = True  # so that there is no evidence that it never came
+    await hold(leader, "replica", 1)
+    await name(leader, "replica", "a")
+    assert blocks.sure_use(leader.world.account())["cpu"] == 0
+    await eventually(lambda: blocks.sure_use(leader.world.account()) == CPU)
+    assert use(leader.world) == 8
 
 
-async def test_a_block_that_its_owner_writes_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with leading(monkeypatch) as leader:
-        leader.source.lists_at_once = True
-        lists = leader.source.lists
-        for number in range(10):
-            await hold(leader, "replica", number)
-            await leader.counting._blocks.take(*_of(leader))
-        assert blocks.owners(leader.world.account())
-        assert leader.source.lists == lists
+async def test_a_block_that_its_owner_writes_stays(leader: Leading) -> None:
+    leader.source.lists_at_once = True
+    lists = leader.source.lists
+    for number in range(10):
+        await hold(leader, "replica", number)
+        await leader.counting._blocks.take(*_of(leader))
+    assert blocks.owners(leader.world.account())
+    assert leader.source.lists == lists
 
 
 async def test_the_block_of_a_replica_that_is_gone_is_free_once_all_sources_were_listed(
@@ -103,41 +96,37 @@ async def test_a_block_stays_while_a_source_cannot_be_followed(monkeypatch: pyte
         assert blocks.owners(leader.world.account())
 
 
-async def test_an_object_is_judged_once_each_replica_with_a_block_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with leading(monkeypatch) as leader:
-        leader.changed()
-        await eventually(lambda: KEY in leader.counting._counted_in)
-        await hold(leader, "replica", 1)
-        unadmitted = leader.source.totals.unadmitted
-        assert unadmitted is not None
-        leader.there("a")
-        await leader.counting._count(KEY)
-        assert not unadmitted.found, "it may have been admitted from the block"
-        await name(leader, "replica", "a")
-        await leader.counting._count(KEY)
-        assert not unadmitted.found
-        assert not unadmitted.waiting
-        await hold(leader, "replica", 2)
-        leader.there("slipped")
-        await leader.counting._count(KEY)
-        assert not unadmitted.found
-        await hold(leader, "replica", 3)
-        await leader.counting._count(KEY)
-        assert list(unadmitted.found) == ["slipped-uid"]
+async def test_an_object_is_judged_once_each_replica_with_a_block_has_written(leader: Leading) -> None:
+    leader.changed()
+    await eventually(lambda: KEY in leader.counting._counted_in)
+    await hold(leader, "replica", 1)
+    unadmitted = leader.source.totals.unadmitted
+    assert unadmitted is not None
+    leader.there("a")
+    await leader.counting._count(KEY)
+    assert not unadmitted.found, "it may have been admitted from the block"
+    await name(leader, "replica", "a")
+    await leader.counting._count(KEY)
+    assert not unadmitted.found
+    assert not unadmitted.waiting
+    await hold(leader, "replica", 2)
+    leader.there("slipped")
+    await leader.counting._count(KEY)
+    assert not unadmitted.found
+    await hold(leader, "replica", 3)
+    await leader.counting._count(KEY)
+    assert list(unadmitted.found) == ["slipped-uid"]
 
 
-async def test_what_was_there_before_the_first_count_is_not_judged_while_a_replica_has_a_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with leading(monkeypatch) as leader:
-        await hold(leader, "replica", 1)
-        leader.there("from-before")
-        for number in (1, 2, 3):
-            await leader.counting._count(KEY)
-            await hold(leader, "replica", number)
-        unadmitted = leader.source.totals.unadmitted
-        assert unadmitted is not None
-        assert not unadmitted.found and not unadmitted.waiting
+async def test_what_was_there_before_the_first_count_is_not_judged_while_a_replica_has_a_block(leader: Leading) -> None:
+    await hold(leader, "replica", 1)
+    leader.there("from-before")
+    for number in (1, 2, 3):
+        await leader.counting._count(KEY)
+        await hold(leader, "replica", number)
+    unadmitted = leader.source.totals.unadmitted
+    assert unadmitted is not None
+    assert not unadmitted.found and not unadmitted.waiting
 
 
 async def test_what_a_replica_that_is_gone_may_have_admitted_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:

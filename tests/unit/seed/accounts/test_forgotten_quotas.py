@@ -72,27 +72,25 @@ async def test_a_ledger_goes_when_a_fresh_read_finds_no_copy_of_its_quota(
 
 
 async def test_while_that_cannot_be_read_or_for_a_while_after_the_copy_went_it_stays(
-    monkeypatch: pytest.MonkeyPatch,
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with seed_world() as world:
-        await world.store.save(KEY, Account(incarnation="life"), None)
-        gone = leader(world, NotFound(404, "NotFound", "gone"))
-        wait = await gone._reconcile(NAME)
-        assert wait is not None and wait > 0, "the master may put it back"
-        monkeypatch.setattr(controller, "LEDGER_KEPT", 0.0)
-        with pytest.raises(Unavailable):
-            await leader(world, Unavailable(0, "Unavailable", "no answer"))._reconcile(NAME)
-        assert await world.store.load(KEY) is not None
-        await gone._reconcile(NAME)
-        assert await world.store.load(KEY) is None
+    await world.store.save(KEY, Account(incarnation="life"), None)
+    gone = leader(world, NotFound(404, "NotFound", "gone"))
+    wait = await gone._reconcile(NAME)
+    assert wait is not None and wait > 0, "the master may put it back"
+    monkeypatch.setattr(controller, "LEDGER_KEPT", 0.0)
+    with pytest.raises(Unavailable):
+        await leader(world, Unavailable(0, "Unavailable", "no answer"))._reconcile(NAME)
+    assert await world.store.load(KEY) is not None
+    await gone._reconcile(NAME)
+    assert await world.store.load(KEY) is None
 
 
-async def test_a_quota_that_goes_while_it_is_looked_at_waits_for_nothing_any_more() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=4")
-        accounts, quota = leader(world, NotFound(404, "NotFound", "gone")), world.quota_cache.quota(NAME)
-        assert quota is not None
-        world.remove(NAME)
-        await accounts._say_wait(quota, ledger=True)  # by the look that began before it went
-        await accounts._reconcile(NAME)
-        assert accounts.waits.of(quota) is None
+async def test_a_quota_that_goes_while_it_is_looked_at_waits_for_nothing_any_more(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=4")
+    accounts, quota = leader(world, NotFound(404, "NotFound", "gone")), world.quota_cache.quota(NAME)
+    assert quota is not None
+    world.remove(NAME)
+    await accounts._say_wait(quota, ledger=True)  # by the look that began before it went
+    await accounts._reconcile(NAME)
+    assert accounts.waits.of(quota) is None

@@ -8,7 +8,7 @@ import pytest
 from common.api.types import ResourceQuota
 from common.quota.account import Account
 from seed.model.quota import Quota
-from tests.unit.seed_world import SeedWorld, nanos, seed_world
+from tests.unit.seed_world import SeedWorld, nanos
 
 FENCED = Account(incarnation="life", epoch=1, nonce="n")
 
@@ -26,40 +26,38 @@ def shown(world: SeedWorld, **account: object) -> Quota:
     return quota
 
 
-async def test_a_quota_is_new_until_its_account_was_open() -> None:
-    async with seed_world() as world:
-        quota = shown(world)
-        assert world.registry.is_new(quota), "it has no account"
-        handle = world.handle("ann")
-        await handle.writer.create(FENCED)
-        quota = shown(world, incarnation="life", sequence=1, nonce="n")
-        assert world.registry.is_new(quota)
-        await handle.writer.change(lambda found: (msgspec.structs.replace(found, nonce="", master="m"), None))
-        assert not world.registry.is_new(quota)
-        await handle.writer.change(lambda found: (msgspec.structs.replace(found, nonce="n2"), None))
-        assert not world.registry.is_new(quota), "it was in force before this fence"
+async def test_a_quota_is_new_until_its_account_was_open(world: SeedWorld) -> None:
+    quota = shown(world)
+    assert world.registry.is_new(quota), "it has no account"
+    handle = world.handle("ann")
+    await handle.writer.create(FENCED)
+    quota = shown(world, incarnation="life", sequence=1, nonce="n")
+    assert world.registry.is_new(quota)
+    await handle.writer.change(lambda found: (msgspec.structs.replace(found, nonce="", master="m"), None))
+    assert not world.registry.is_new(quota)
+    await handle.writer.change(lambda found: (msgspec.structs.replace(found, nonce="n2"), None))
+    assert not world.registry.is_new(quota), "it was in force before this fence"
 
 
 @pytest.mark.parametrize("account", [None, FENCED])
-async def test_a_quota_whose_ledger_was_lost_is_not_new(account: Account | None) -> None:
+async def test_a_quota_whose_ledger_was_lost_is_not_new(world: SeedWorld, account: Account | None) -> None:
     """An API server that is not asked any more would create what the quota refused."""
-    async with seed_world() as world:
-        quota = shown(world, incarnation="life", sequence=8, enforcedGeneration=1)
-        if account is not None:
-            await world.handle("ann").writer.create(account)
-        assert not world.registry.is_new(quota)
+    quota = shown(world, incarnation="life", sequence=8, enforcedGeneration=1)
+    if account is not None:
+        await world.handle("ann").writer.create(account)
+    assert not world.registry.is_new(quota)
 
 
-async def test_a_quota_that_was_granted_something_is_not_new() -> None:
-    async with seed_world() as world:
-        shown(world)
-        await world.handle("ann").writer.create(FENCED)
-        world.tell("ann", granted={"pods": "1"})
-        quota = world.quota_cache.quota("ann")
-        assert quota is not None and quota.grant.granted == nanos("pods=1")
-        assert not world.registry.is_new(quota)
+async def test_a_quota_that_was_granted_something_is_not_new(world: SeedWorld) -> None:
+    shown(world)
+    await world.handle("ann").writer.create(FENCED)
+    world.tell("ann", granted={"pods": "1"})
+    quota = world.quota_cache.quota("ann")
+    assert quota is not None and quota.grant.granted == nanos("pods=1")
+    assert not world.registry.is_new(quota)
 
 
-async def test_a_quota_of_which_a_leader_published_something_is_not_new_while_its_account_is_not_read() -> None:
-    async with seed_world() as world:
-        assert not world.registry.is_new(shown(world, incarnation="life", sequence=1, nonce="n"))
+async def test_a_quota_of_which_a_leader_published_something_is_not_new_while_its_account_is_not_read(
+    world: SeedWorld,
+) -> None:
+    assert not world.registry.is_new(shown(world, incarnation="life", sequence=1, nonce="n"))

@@ -20,8 +20,8 @@ from seed.cache import clusters
 from seed.cache.replicas import FRESH
 from seed.model.consumer import Consumer
 from tests.unit.fake_api_server import eventually
-from tests.unit.seed.accounts.test_usage_writer import KEY, leading
-from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos, seed_world
+from tests.unit.seed.accounts.test_usage_writer import KEY, Leading, leading
+from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos
 
 WINDOW = 31.0
 GPU = {"matchLabels": {"pool": "gpu"}}
@@ -48,26 +48,23 @@ def refused(found: Verdict) -> tuple[int, str]:
     return found.refusal.code, found.message
 
 
-async def test_a_cluster_that_enters_is_counted_before_anything_is_admitted_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with leading(monkeypatch) as leader:
-        world, leader.source.lists_at_once = leader.world, True
-        await world.quota("gpu", limits="cpu=16", granted="cpu=16", **OF_PROJECT)
-        leader.there("a")
-        leader.changed()
-        await eventually(lambda: KEY in world.account().used)
-        leader.source.counted = False  # what the account lacks can be seen: otherwise it is counted at once
-        world.label(pool="gpu")
-        code, text = refused(await create(world, "b"))
-        assert code == 503 and "quota gpu cannot decide: what is in this cluster is being counted" in text
-        leader.source.counted = True
-        await eventually(lambda: world.account("gpu").used.get(KEY, {}).get("cpu") == nanos("cpu=8")["cpu"])
-        assert (await create(world, "b")).refusal is None
-        code, text = refused(await create(world, "c"))
-        assert code == 403 and text.startswith("exceeded quota: gpu,"), "the tighter one"
-        reserved = accounts.of_source(world.account(), KEY)
-        assert set(reserved) == {"b-uid"}, "what it refused is reserved in no other quota"
+async def test_a_cluster_that_enters_is_counted_before_anything_is_admitted_there(leader: Leading) -> None:
+    world, leader.source.lists_at_once = leader.world, True
+    await world.quota("gpu", limits="cpu=16", granted="cpu=16", **OF_PROJECT)
+    leader.there("a")
+    leader.changed()
+    await eventually(lambda: KEY in world.account().used)
+    leader.source.counted = False  # what the account lacks can be seen: otherwise it is counted at once
+    world.label(pool="gpu")
+    code, text = refused(await create(world, "b"))
+    assert code == 503 and "quota gpu cannot decide: what is in this cluster is being counted" in text
+    leader.source.counted = True
+    await eventually(lambda: world.account("gpu").used.get(KEY, {}).get("cpu") == nanos("cpu=8")["cpu"])
+    assert (await create(world, "b")).refusal is None
+    code, text = refused(await create(world, "c"))
+    assert code == 403 and text.startswith("exceeded quota: gpu,"), "the tighter one"
+    reserved = accounts.of_source(world.account(), KEY)
+    assert set(reserved) == {"b-uid"}, "what it refused is reserved in no other quota"
 
 
 async def test_a_cluster_that_leaves_has_nothing_in_the_account_once_a_fresh_read_says_so(
@@ -93,52 +90,52 @@ async def test_a_cluster_that_leaves_has_nothing_in_the_account_once_a_fresh_rea
 
 
 @pytest.mark.parametrize("subject", [OF_PROJECT, OF_ORGANIZATION])
-async def test_a_part_has_the_machines_of_its_clusters_and_nothing_that_is_in_none(subject: dict[str, Any]) -> None:
-    async with seed_world() as world:
-        await world.quota("part", limits="cpu=16", **subject)
-        quota = world.quota_cache.quota("part")
-        assert quota is not None
+async def test_a_part_has_the_machines_of_its_clusters_and_nothing_that_is_in_none(
+    world: SeedWorld, subject: dict[str, Any]
+) -> None:
+    await world.quota("part", limits="cpu=16", **subject)
+    quota = world.quota_cache.quota("part")
+    assert quota is not None
 
-        def found() -> tuple[list[str], int, list[str]]:
-            limiting = [each.name for each in world.registry.quotas_of(Consumer(PROJECT, KEY))]
-            return list(world.registry.source_keys(quota)), world.cluster_cache.picked(quota), limiting
+    def found() -> tuple[list[str], int, list[str]]:
+        limiting = [each.name for each in world.registry.quotas_of(Consumer(PROJECT, KEY))]
+        return list(world.registry.source_keys(quota)), world.cluster_cache.picked(quota), limiting
 
-        if subject is OF_PROJECT:
-            assert found() == ([], 0, [])
-            world.label(pool="gpu")
-        assert found() == ([KEY], 1, ["part"])
-        assert world.registry.quotas_of(Consumer(PROJECT)) == [], "as the number of clusters, and Allocations"
-        assert not world.cluster_cache.limited_on_seed(quota)
+    if subject is OF_PROJECT:
+        assert found() == ([], 0, [])
+        world.label(pool="gpu")
+    assert found() == ([KEY], 1, ["part"])
+    assert world.registry.quotas_of(Consumer(PROJECT)) == [], "as the number of clusters, and Allocations"
+    assert not world.cluster_cache.limited_on_seed(quota)
 
 
 async def test_it_is_enforced_in_a_cluster_when_every_replica_knows_and_nothing_from_before_can_appear(
-    monkeypatch: pytest.MonkeyPatch,
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with seed_world() as world:
-        now, written = 100.0, list[dict[str, Any]]()
-        clock = SimpleNamespace(monotonic=lambda: now)
-        monkeypatch.setattr(publisher, "time", clock)
-        monkeypatch.setattr(clusters, "time", clock)
+    now, written = 100.0, list[dict[str, Any]]()
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(publisher, "time", clock)
+    monkeypatch.setattr(clusters, "time", clock)
 
-        async def apply(_resource: object, body: dict[str, Any], **_how: object) -> None:
-            written.append(msgspec.to_builtins(body["status"]["account"]))
+    async def apply(_resource: object, body: dict[str, Any], **_how: object) -> None:
+        written.append(msgspec.to_builtins(body["status"]["account"]))
 
-        cluster = cast(Cluster, SimpleNamespace(apply=apply))
-        leader = Publisher(cluster, world.cluster_cache, lambda _quota: 1, Waits(), in_flight_window=WINDOW)
-        handle = await world.quota("gpu", limits="cpu=16", granted="cpu=16", **OF_PROJECT)
-        quota = world.quota_cache.quota("gpu")
-        assert quota is not None
-        await leader.publish(quota, world.account("gpu"), [])
-        assert "picked" not in written[-1] and "unenforced" not in written[-1]
-        world.label(pool="gpu")
-        now += 1
-        await leader.publish(quota, world.account("gpu"), [])
-        assert (written[-1]["picked"], written[-1]["unenforced"]) == (1, [f"{KEY} (not counted yet)"])
-        await handle.writer.change(lambda account: (accounts.count(account, 1, KEY, nanos("cpu=8"), {}), None))
-        again = await leader.publish(quota, world.account("gpu"), [])
-        assert written[-1]["unenforced"] == [f"{KEY} (its labels have changed)"]
-        assert again is not None
+    cluster = cast(Cluster, SimpleNamespace(apply=apply))
+    leader = Publisher(cluster, world.cluster_cache, lambda _quota: 1, Waits(), in_flight_window=WINDOW)
+    handle = await world.quota("gpu", limits="cpu=16", granted="cpu=16", **OF_PROJECT)
+    quota = world.quota_cache.quota("gpu")
+    assert quota is not None
+    await leader.publish(quota, world.account("gpu"), [])
+    assert "picked" not in written[-1] and "unenforced" not in written[-1]
+    world.label(pool="gpu")
+    now += 1
+    await leader.publish(quota, world.account("gpu"), [])
+    assert (written[-1]["picked"], written[-1]["unenforced"]) == (1, [f"{KEY} (not counted yet)"])
+    await handle.writer.change(lambda account: (accounts.count(account, 1, KEY, nanos("cpu=8"), {}), None))
+    again = await leader.publish(quota, world.account("gpu"), [])
+    assert written[-1]["unenforced"] == [f"{KEY} (its labels have changed)"]
+    assert again is not None
+    now += again
+    while again := await leader.publish(quota, world.account("gpu"), []):
         now += again
-        while again := await leader.publish(quota, world.account("gpu"), []):
-            now += again
-        assert "unenforced" not in written[-1] and 100 + FRESH + WINDOW <= now < 110 + FRESH + WINDOW
+    assert "unenforced" not in written[-1] and 100 + FRESH + WINDOW <= now < 110 + FRESH + WINDOW

@@ -18,7 +18,7 @@ from seed.accounts.controller import Accounts
 from seed.accounts.source_removal import SourceRemoval, _forgetting_nothing
 from seed.model import source_key
 from seed.model.source_key import OWN_API_SERVER, SourceKey
-from tests.unit.seed_world import nanos, seed_world
+from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
 PROD = {"matchLabels": {"tier": "prod"}}
 SELECTOR = {"matchLabels": {"owner": "ann"}}
@@ -119,16 +119,17 @@ async def test_a_missing_seed_proves_nothing_of_its_own_api_server(found: object
 
 
 @pytest.mark.parametrize("reserved", [False, True])
-async def test_a_source_without_use_is_forgotten_unless_something_is_reserved_in_it(reserved: bool) -> None:
+async def test_a_source_without_use_is_forgotten_unless_something_is_reserved_in_it(
+    world: SeedWorld, reserved: bool
+) -> None:
     """What is reserved is for what is about to come: it would be admitted twice."""
-    async with seed_world() as world:
-        handle = await world.quota(limits="clusters=2", granted="clusters=2")
-        key, one = SourceKey.of_project(source_key.CLUSTERS, "beta"), nanos("clusters=1")
-        await handle.writer.change(lambda account: (accounts.count(account, 1, key, {}, {}), None))
-        if reserved:
-            await handle.writer.claim("u", Reservation(source=key, object="beta/c1", amount=one))
-        await handle.writer.change(_forgetting_nothing(1, key))
-        account = world.account()
-        assert (key in account.used, accounts.use(account).get("clusters", 0)) == (
-            (True, one["clusters"]) if reserved else (False, 0)
-        )
+    handle = await world.quota(limits="clusters=2", granted="clusters=2")
+    key, one = SourceKey.of_project(source_key.CLUSTERS, "beta"), nanos("clusters=1")
+    await handle.writer.change(lambda account: (accounts.count(account, 1, key, {}, {}), None))
+    if reserved:
+        await handle.writer.claim("u", Reservation(source=key, object="beta/c1", amount=one))
+    await handle.writer.change(_forgetting_nothing(1, key))
+    account = world.account()
+    assert (key in account.used, accounts.use(account).get("clusters", 0)) == (
+        (True, one["clusters"]) if reserved else (False, 0)
+    )

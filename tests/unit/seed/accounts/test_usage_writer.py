@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from common.api.convert import report_to_wire
 from common.api.types import UserCluster
@@ -226,13 +227,12 @@ def use(world: SeedWorld) -> int:
     return accounts.use(world.account()).get("cpu", 0) // nanos("cpu=1")["cpu"]
 
 
-async def test_what_appears_moves_from_reserved_to_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with leading(monkeypatch) as leader:
-        await reserve(leader.world, "a")
-        leader.there("a")
-        leader.changed()
-        await eventually(lambda: not leader.world.account().reservations)
-        assert leader.world.account().used[KEY]["cpu"] == nanos("cpu=8")["cpu"]
+async def test_what_appears_moves_from_reserved_to_used(leader: Leading) -> None:
+    await reserve(leader.world, "a")
+    leader.there("a")
+    leader.changed()
+    await eventually(lambda: not leader.world.account().reservations)
+    assert leader.world.account().used[KEY]["cpu"] == nanos("cpu=8")["cpu"]
 
 
 async def test_a_new_leader_counts_nothing_before_a_list_that_began_after_its_claim(
@@ -249,32 +249,30 @@ async def test_a_new_leader_counts_nothing_before_a_list_that_began_after_its_cl
 
 
 async def test_the_quotas_of_a_user_cluster_are_looked_at_when_it_says_that_machines_are_not_checked_there(
-    monkeypatch: pytest.MonkeyPatch,
+    leader: Leading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with leading(monkeypatch) as leader:
+    await eventually(lambda: leader.cluster.published)
+    before = leader.world.cluster_cache.user_clusters.store.get(KEY)
+    body = {**msgspec.to_builtins(before), "status": {"conditions": [{"type": "Enforced", "status": "False"}]}}
+    now = msgspec.convert(body, UserCluster)
+    looked_at: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(leader.accounts._controller.queue, "add", looked_at.append)
+        leader.world.cluster_cache._cluster_changed(Change(before, now))
+        leader.world.cluster_cache._cluster_changed(Change(now, now))
+    assert looked_at == ["project-alpha"]
+
+
+async def test_a_new_leader_publishes_what_changes_after_its_predecessor_published(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64")
+    copy = world.copies["project-alpha"]
+    said = msgspec.structs.replace(copy.status, account=report_to_wire(report(world.account())))
+    world._put(msgspec.structs.replace(copy, status=said))
+    leader = Leading(world, term=2)
+    async with running(leader.accounts.run()):
+        await reserve(world, "a")
         await eventually(lambda: leader.cluster.published)
-        before = leader.world.cluster_cache.user_clusters.store.get(KEY)
-        body = {**msgspec.to_builtins(before), "status": {"conditions": [{"type": "Enforced", "status": "False"}]}}
-        now = msgspec.convert(body, UserCluster)
-        looked_at: list[str] = []
-        with monkeypatch.context() as patched:
-            patched.setattr(leader.accounts._controller.queue, "add", looked_at.append)
-            leader.world.cluster_cache._cluster_changed(Change(before, now))
-            leader.world.cluster_cache._cluster_changed(Change(now, now))
-        assert looked_at == ["project-alpha"]
-
-
-async def test_a_new_leader_publishes_what_changes_after_its_predecessor_published() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64")
-        copy = world.copies["project-alpha"]
-        said = msgspec.structs.replace(copy.status, account=report_to_wire(report(world.account())))
-        world._put(msgspec.structs.replace(copy, status=said))
-        leader = Leading(world, term=2)
-        async with running(leader.accounts.run()):
-            await reserve(world, "a")
-            await eventually(lambda: leader.cluster.published)
-            assert leader.cluster.published[-1]["localUsage"] == {"cpu": "8"}
+        assert leader.cluster.published[-1]["localUsage"] == {"cpu": "8"}
 
 
 async def test_what_changed_before_an_account_opened_is_counted_although_it_opened_without(
@@ -295,31 +293,29 @@ async def test_what_changed_before_an_account_opened_is_counted_although_it_open
             await eventually(lambda: use(world) == 8)
 
 
-async def test_a_report_that_may_have_arrived_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_report_that_may_have_arrived_is_followed_by_another(leader: Leading) -> None:
     """Also when all is as it was before: the master would believe for ever what was true for a moment."""
-    async with leading(monkeypatch) as leader:
-        await eventually(lambda: leader.cluster.published)
-        leader.cluster.answers = False
-        await reserve(leader.world, "a")
-        await eventually(lambda: leader.cluster.published[-1]["account"].reserved)
-        await eventually(lambda: not leader.world.account().reservations)  # it never came
-        leader.cluster.answers = True
-        await eventually(lambda: not leader.cluster.published[-1]["account"].reserved)
+    await eventually(lambda: leader.cluster.published)
+    leader.cluster.answers = False
+    await reserve(leader.world, "a")
+    await eventually(lambda: leader.cluster.published[-1]["account"].reserved)
+    await eventually(lambda: not leader.world.account().reservations)  # it never came
+    leader.cluster.answers = True
+    await eventually(lambda: not leader.cluster.published[-1]["account"].reserved)
 
 
-async def test_a_count_that_waits_beside_the_claim_is_not_decided_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
-        leader = Leading(world, term=2)
-        quota = world.quota_cache.quota("project-alpha")
-        assert quota is not None
-        assert not leader.accounts.may_count(quota, cast(Source, leader.source))
-        claiming = asyncio.create_task(leader.accounts._tend(quota, world.handle()))
-        await leader.counting._count(KEY)
-        await claiming
-        assert world.account().epoch == 2
-        assert use(world) == 8
-        assert not leader.accounts.may_count(quota, cast(Source, leader.source))
+async def test_a_count_that_waits_beside_the_claim_is_not_decided_with_it(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
+    leader = Leading(world, term=2)
+    quota = world.quota_cache.quota("project-alpha")
+    assert quota is not None
+    assert not leader.accounts.may_count(quota, cast(Source, leader.source))
+    claiming = asyncio.create_task(leader.accounts._tend(quota, world.handle()))
+    await leader.counting._count(KEY)
+    await claiming
+    assert world.account().epoch == 2
+    assert use(world) == 8
+    assert not leader.accounts.may_count(quota, cast(Source, leader.source))
 
 
 async def test_a_list_that_brought_no_change_is_counted_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,24 +349,20 @@ async def test_a_term_above_ours_is_answered_with_a_higher_one(monkeypatch: pyte
         await eventually(lambda: use(leader.world) == 0)
 
 
-async def test_a_reservation_without_an_object_goes_on_evidence_after_the_window(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with leading(monkeypatch) as leader:
-        await reserve(leader.world, "a")
-        await eventually(lambda: not leader.world.account().reservations)
-        assert leader.source.reads == 1
+async def test_a_reservation_without_an_object_goes_on_evidence_after_the_window(leader: Leading) -> None:
+    await reserve(leader.world, "a")
+    await eventually(lambda: not leader.world.account().reservations)
+    assert leader.source.reads == 1
 
 
-async def test_what_cannot_be_read_is_not_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with leading(monkeypatch) as leader:
-        leader.source.unreachable = True
-        for number in range(5):
-            await reserve(leader.world, f"m{number}", "1")
-        await eventually(lambda: leader.source.reads > 2)
-        assert len(leader.world.account().reservations) == 5
-        leader.source.unreachable = False
-        await eventually(lambda: not leader.world.account().reservations)
+async def test_what_cannot_be_read_is_not_released(leader: Leading) -> None:
+    leader.source.unreachable = True
+    for number in range(5):
+        await reserve(leader.world, f"m{number}", "1")
+    await eventually(lambda: leader.source.reads > 2)
+    assert len(leader.world.account().reservations) == 5
+    leader.source.unreachable = False
+    await eventually(lambda: not leader.world.account().reservations)
 
 
 async def test_a_source_that_answers_slowly_keeps_no_reservation_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,12 +377,11 @@ async def test_a_source_that_answers_slowly_keeps_no_reservation_of_another(monk
         await eventually(lambda: not leader.world.account().reservations)
 
 
-async def test_what_exists_but_is_not_seen_yet_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with leading(monkeypatch) as leader:
-        await reserve(leader.world, "a")
-        leader.source.generations["a-uid"] = 1
-        await eventually(lambda: leader.source.reads > 2)
-        assert use(leader.world) == 8
+async def test_what_exists_but_is_not_seen_yet_is_kept(leader: Leading) -> None:
+    await reserve(leader.world, "a")
+    leader.source.generations["a-uid"] = 1
+    await eventually(lambda: leader.source.reads > 2)
+    assert use(leader.world) == 8
 
 
 async def test_another_request_for_the_same_object_starts_the_window_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,18 +437,15 @@ async def test_an_update_that_is_tried_again_when_its_evidence_falls_due_has_an_
         assert use(world) == 8
 
 
-async def test_an_update_that_never_happened_is_released_once_the_object_itself_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with leading(monkeypatch) as leader:
-        await reserve(leader.world, "a")
-        await reserve(leader.world, "a", "2", generation=2)
-        leader.source.generations["a-uid"] = 1  # created, and not updated; the watch has not brought it yet
-        await eventually(lambda: leader.source.reads > 2)
-        assert use(leader.world) == 10
-        leader.there("a")
-        await eventually(lambda: not leader.world.account().reservations)
-        assert use(leader.world) == 8
+async def test_an_update_that_never_happened_is_released_once_the_object_itself_is_counted(leader: Leading) -> None:
+    await reserve(leader.world, "a")
+    await reserve(leader.world, "a", "2", generation=2)
+    leader.source.generations["a-uid"] = 1  # created, and not updated; the watch has not brought it yet
+    await eventually(lambda: leader.source.reads > 2)
+    assert use(leader.world) == 10
+    leader.there("a")
+    await eventually(lambda: not leader.world.account().reservations)
+    assert use(leader.world) == 8
 
 
 class Hand:
@@ -501,6 +489,12 @@ async def by_hand(
         await hand.claim()
         yield hand
         accounts.check(world.account())
+
+
+@pytest_asyncio.fixture
+async def hand(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
+    async with by_hand(monkeypatch) as made:
+        yield made
 
 
 async def test_what_must_stay_keeps_nothing_else_from_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,77 +567,73 @@ async def test_a_generation_from_before_a_restore_proves_nothing_of_an_update_si
 
 
 async def test_a_source_that_joins_a_quota_later_is_counted_from_a_list_that_began_after_the_claim(
-    monkeypatch: pytest.MonkeyPatch,
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its list is from before the claim, and lacks what the leader before has counted since."""
-    async with seed_world() as world:
-        handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
-        cluster = world.cluster_cache.user_clusters.store.get(KEY)
-        world.cluster_cache.user_clusters.store._remove(KEY)  # the cache lags
-        hand = Hand(monkeypatch, world, handle, 65.0)
-        hand.leader = Leading(world, term=2)
-        source = hand.leader.source
-        await hand.leader.accounts._tend(hand.quota, handle)
-        world.cluster_cache.user_clusters.store._set(KEY, cluster)
-        assert not hand.leader.accounts.may_count(hand.quota, cast(Source, source))
-        await hand.count()
-        assert use(world) == 8
-        assert source.demanded == 1, "a list is on its way, and one is enough"
-        hand.leader.there("a")
-        source.lists += 1
-        await hand.count()
-        assert use(world) == 8
-        assert hand.leader.accounts.may_count(hand.quota, cast(Source, source))
+    handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=8")
+    cluster = world.cluster_cache.user_clusters.store.get(KEY)
+    world.cluster_cache.user_clusters.store._remove(KEY)  # the cache lags
+    hand = Hand(monkeypatch, world, handle, 65.0)
+    hand.leader = Leading(world, term=2)
+    source = hand.leader.source
+    await hand.leader.accounts._tend(hand.quota, handle)
+    world.cluster_cache.user_clusters.store._set(KEY, cluster)
+    assert not hand.leader.accounts.may_count(hand.quota, cast(Source, source))
+    await hand.count()
+    assert use(world) == 8
+    assert source.demanded == 1, "a list is on its way, and one is enough"
+    hand.leader.there("a")
+    source.lists += 1
+    await hand.count()
+    assert use(world) == 8
+    assert hand.leader.accounts.may_count(hand.quota, cast(Source, source))
 
 
 async def test_a_count_that_waits_for_a_write_while_newer_lists_are_demanded_is_made_from_those(
-    monkeypatch: pytest.MonkeyPatch,
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with by_hand(monkeypatch) as hand:
-        demands, change = hand.leader.accounts._demands, hand.handle.writer.change
+    demands, change = hand.leader.accounts._demands, hand.handle.writer.change
 
-        def meanwhile(decide: Callable[[Account], tuple[Account, object]]) -> asyncio.Future[object]:
-            demands.demand_all(hand.quota, [cast(Source, hand.source)])
-            return change(decide)
+    def meanwhile(decide: Callable[[Account], tuple[Account, object]]) -> asyncio.Future[object]:
+        demands.demand_all(hand.quota, [cast(Source, hand.source)])
+        return change(decide)
 
-        monkeypatch.setattr(hand.handle.writer, "change", meanwhile)
-        hand.leader.there("a")
-        await hand.count()
-        monkeypatch.setattr(hand.handle.writer, "change", change)
-        assert use(hand.world) == 0
-        assert KEY in hand.leader.counting._due, "the newer list may bring no change"
-        hand.source.lists += 1
-        await hand.count()
-        assert use(hand.world) == 8
+    monkeypatch.setattr(hand.handle.writer, "change", meanwhile)
+    hand.leader.there("a")
+    await hand.count()
+    monkeypatch.setattr(hand.handle.writer, "change", change)
+    assert use(hand.world) == 0
+    assert KEY in hand.leader.counting._due, "the newer list may bring no change"
+    hand.source.lists += 1
+    await hand.count()
+    assert use(hand.world) == 8
 
 
 async def test_a_count_that_waits_for_a_write_while_another_source_takes_the_place_is_not_made(
-    monkeypatch: pytest.MonkeyPatch,
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with by_hand(monkeypatch) as hand:
-        change, again = hand.handle.writer.change, FakeSource()
-        again.lists = 1
+    change, again = hand.handle.writer.change, FakeSource()
+    again.lists = 1
 
-        def meanwhile(decide: Callable[[Account], tuple[Account, object]]) -> asyncio.Future[object]:
-            hand.leader.sources[KEY] = again
-            return change(decide)
+    def meanwhile(decide: Callable[[Account], tuple[Account, object]]) -> asyncio.Future[object]:
+        hand.leader.sources[KEY] = again
+        return change(decide)
 
-        monkeypatch.setattr(hand.handle.writer, "change", meanwhile)
-        hand.leader.there("a")
-        await hand.count()
-        assert use(hand.world) == 0
+    monkeypatch.setattr(hand.handle.writer, "change", meanwhile)
+    hand.leader.there("a")
+    await hand.count()
+    assert use(hand.world) == 0
 
 
-async def test_a_source_that_begins_after_the_claim_needs_no_second_list(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_source_that_begins_after_the_claim_needs_no_second_list(hand: Hand) -> None:
     """Also one that takes the place of another, whose list was demanded."""
-    async with by_hand(monkeypatch) as hand:
-        leader = hand.leader
-        again = FakeSource()
-        again.lists = 1
-        leader.sources[KEY] = again
-        leader.source = again
-        assert leader.accounts.may_count(hand.quota, cast(Source, again))
-        assert again.demanded == 0
+    leader = hand.leader
+    again = FakeSource()
+    again.lists = 1
+    leader.sources[KEY] = again
+    leader.source = again
+    assert leader.accounts.may_count(hand.quota, cast(Source, again))
+    assert again.demanded == 0
 
 
 async def never_come(hand: Hand, count: int) -> None:
@@ -669,85 +659,77 @@ async def ask(world: SeedWorld, name: str, source: str = KEY, generation: int = 
     return "" if found.refusal is None else f"{found.refusal.code} {found.message}"
 
 
-async def test_what_another_webhook_refuses_again_and_again_does_not_fill_the_quota(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with by_hand(monkeypatch) as hand:
-        world = hand.world
-        await never_come(hand, MOST_UNSEEN)
-        assert await ask(world, "early") == "", "they may still be on their way"
-        await hand.look(5.1)
-        assert world.account().held_back == (KEY,)
-        refused = await ask(world, "another")
-        assert refused.startswith("503 quota project-alpha cannot decide: 16 that were admitted in this cluster did")
-        assert await ask(world, "elsewhere", source="alpha/c2") == ""
-        assert await ask(world, "there", generation=2) == "", "what is there may change"
-        assert await ask(world, "early") == "", "a repeat costs nothing"
-        hand.leader.there("early", cpu="1")
-        await hand.count()
-        await hand.look(61)
-        assert world.account().held_back == ()
-        assert await ask(world, "another") == ""
-        assert use(world) == 4
+async def test_what_another_webhook_refuses_again_and_again_does_not_fill_the_quota(hand: Hand) -> None:
+    world = hand.world
+    await never_come(hand, MOST_UNSEEN)
+    assert await ask(world, "early") == "", "they may still be on their way"
+    await hand.look(5.1)
+    assert world.account().held_back == (KEY,)
+    refused = await ask(world, "another")
+    assert refused.startswith("503 quota project-alpha cannot decide: 16 that were admitted in this cluster did")
+    assert await ask(world, "elsewhere", source="alpha/c2") == ""
+    assert await ask(world, "there", generation=2) == "", "what is there may change"
+    assert await ask(world, "early") == "", "a repeat costs nothing"
+    hand.leader.there("early", cpu="1")
+    await hand.count()
+    await hand.look(61)
+    assert world.account().held_back == ()
+    assert await ask(world, "another") == ""
+    assert use(world) == 4
 
 
 @pytest.mark.parametrize("case", ["the source does not answer", "the watch lags", "fewer"])
-async def test_where_it_may_well_be_there_nothing_is_held_back(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    async with by_hand(monkeypatch) as hand:
-        await never_come(hand, MOST_UNSEEN - (case == "fewer"))
-        hand.source.unreachable = case == "the source does not answer"
-        if case == "the watch lags":
-            hand.source.generations["never-3-uid"] = 1
-        await hand.look(5.1)
-        assert hand.world.account().held_back == ()
+async def test_where_it_may_well_be_there_nothing_is_held_back(hand: Hand, case: str) -> None:
+    await never_come(hand, MOST_UNSEEN - (case == "fewer"))
+    hand.source.unreachable = case == "the source does not answer"
+    if case == "the watch lags":
+        hand.source.generations["never-3-uid"] = 1
+    await hand.look(5.1)
+    assert hand.world.account().held_back == ()
 
 
-async def test_a_creation_of_a_name_that_exists_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_creation_of_a_name_that_exists_is_not_missing(hand: Hand) -> None:
     """An API server answers it with 409, after its admission. Whoever repeats it must not keep all others waiting."""
-    async with by_hand(monkeypatch) as hand:
-        world = hand.world
-        await never_come(hand, MOST_UNSEEN + 1)
-        hand.source.generations = {f"never-{number}-uid": Taken.TAKEN for number in range(MOST_UNSEEN)}
-        await hand.look(5.1)
-        assert world.account().held_back == ()
-        assert await ask(world, "another") == ""
-        reads = hand.source.reads
-        await hand.look(5.1)
-        assert hand.source.reads == reads, "of the others there are few"
-        assert len(world.account().reservations) == MOST_UNSEEN + 2, "the name may become free meanwhile"
-        await hand.look(61)
-        assert world.account().reservations.keys() == {(KEY, "another-uid")}
-        assert world.account().held_back == ()
+    world = hand.world
+    await never_come(hand, MOST_UNSEEN + 1)
+    hand.source.generations = {f"never-{number}-uid": Taken.TAKEN for number in range(MOST_UNSEEN)}
+    await hand.look(5.1)
+    assert world.account().held_back == ()
+    assert await ask(world, "another") == ""
+    reads = hand.source.reads
+    await hand.look(5.1)
+    assert hand.source.reads == reads, "of the others there are few"
+    assert len(world.account().reservations) == MOST_UNSEEN + 2, "the name may become free meanwhile"
+    await hand.look(61)
+    assert world.account().reservations.keys() == {(KEY, "another-uid")}
+    assert world.account().held_back == ()
 
 
-async def test_those_whose_names_are_taken_do_not_hide_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with by_hand(monkeypatch) as hand:
-        await never_come(hand, MOST_UNSEEN + 3)
-        hand.source.generations = {f"never-{number}-uid": Taken.TAKEN for number in range(3)}
-        await hand.look(5.1)
-        assert hand.world.account().held_back == ()
-        await hand.look(5.1)
-        assert hand.world.account().held_back == (KEY,)
+async def test_those_whose_names_are_taken_do_not_hide_what_is_missing(hand: Hand) -> None:
+    await never_come(hand, MOST_UNSEEN + 3)
+    hand.source.generations = {f"never-{number}-uid": Taken.TAKEN for number in range(3)}
+    await hand.look(5.1)
+    assert hand.world.account().held_back == ()
+    await hand.look(5.1)
+    assert hand.world.account().held_back == (KEY,)
 
 
-async def test_a_source_that_does_not_answer_any_more_is_held_back_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with by_hand(monkeypatch) as hand:
-        await never_come(hand, MOST_UNSEEN)
-        await hand.look(5.1)
-        assert hand.world.account().held_back == (KEY,)
-        hand.source.unreachable = True
-        await hand.look(5.1)
-        assert hand.world.account().held_back == ()
+async def test_a_source_that_does_not_answer_any_more_is_held_back_no_longer(hand: Hand) -> None:
+    await never_come(hand, MOST_UNSEEN)
+    await hand.look(5.1)
+    assert hand.world.account().held_back == (KEY,)
+    hand.source.unreachable = True
+    await hand.look(5.1)
+    assert hand.world.account().held_back == ()
 
 
-async def test_the_next_leader_holds_back_what_was_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with by_hand(monkeypatch) as hand:
-        await never_come(hand, MOST_UNSEEN)
-        await hand.look(5.1)
-        hand.leader = Leading(hand.world, term=2, window=65.0)
-        await hand.leader.accounts._tend(hand.quota, hand.handle)
-        await hand.look()
-        assert hand.world.account().held_back == (KEY,), "though it has seen none of them for long"
+async def test_the_next_leader_holds_back_what_was_held_back(hand: Hand) -> None:
+    await never_come(hand, MOST_UNSEEN)
+    await hand.look(5.1)
+    hand.leader = Leading(hand.world, term=2, window=65.0)
+    await hand.leader.accounts._tend(hand.quota, hand.handle)
+    await hand.look()
+    assert hand.world.account().held_back == (KEY,), "though it has seen none of them for long"
 
 
 async def test_so_many_sources_are_asked_in_a_look_and_all_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -806,22 +788,21 @@ async def test_while_a_projects_copy_is_missing_its_organization_goes_on_to_coun
 
 
 async def test_a_new_leader_without_a_projects_copy_counts_what_the_organizations_account_has(
-    monkeypatch: pytest.MonkeyPatch,
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=40", kind="organization")
-        world.forget_project()
-        world.present[KEY] = world.cluster_cache.user_clusters.store.get(KEY)
-        leader = Leading(world, term=2)
-        monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
-        async with running(leader.accounts.run(), leader.counting.run()):
-            leader.changed()
-            await eventually(lambda: leader.accounts._progress)
-            await asyncio.sleep(4 * WINDOW)
-            assert use(world) == 40, "its first list began before the claim"
-            leader.there("a", cpu="32")
-            leader.source.lists = 2
-            await eventually(lambda: use(world) == 32)
+    await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=40", kind="organization")
+    world.forget_project()
+    world.present[KEY] = world.cluster_cache.user_clusters.store.get(KEY)
+    leader = Leading(world, term=2)
+    monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
+    async with running(leader.accounts.run(), leader.counting.run()):
+        leader.changed()
+        await eventually(lambda: leader.accounts._progress)
+        await asyncio.sleep(4 * WINDOW)
+        assert use(world) == 40, "its first list began before the claim"
+        leader.there("a", cpu="32")
+        leader.source.lists = 2
+        await eventually(lambda: use(world) == 32)
 
 
 @pytest.mark.parametrize("other", ["", "another"])
@@ -988,21 +969,18 @@ async def test_what_another_leader_counted_meanwhile_of_a_machine_that_cannot_be
         assert use(leader.world) == 56
 
 
-async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserved(leader: Leading) -> None:
     """Another replica could size it."""
-    async with leading(monkeypatch) as leader:
-        await reserve(leader.world, "new")
-        found = machine("new", None)
-        leader.source.totals.apply(Change(None, found))
-        leader.source.generations["new-uid"] = 1
-        leader.changed()
-        await eventually(lambda: leader.source.reads > 2)
-        assert use(leader.world) == 8
-        leader.source.totals.apply(Change(found, None))
-        leader.changed()
-        await eventually(lambda: use(leader.world) == 0)
+    await reserve(leader.world, "new")
+    found = machine("new", None)
+    leader.source.totals.apply(Change(None, found))
+    leader.source.generations["new-uid"] = 1
+    leader.changed()
+    await eventually(lambda: leader.source.reads > 2)
+    assert use(leader.world) == 8
+    leader.source.totals.apply(Change(found, None))
+    leader.changed()
+    await eventually(lambda: use(leader.world) == 0)
 
 
 async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_to_tell(
@@ -1063,94 +1041,87 @@ async def test_what_a_rollout_lacks_once_its_older_machine_has_gone_is_asked_of_
         assert world.account().used[KEY]["cpu"] == nanos("cpu=8")["cpu"]
 
 
-async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with seed_world() as world:
-        handle = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
-        quota = world.quota_cache.quota("project-alpha")
-        assert quota is not None
-        leader = Leading(world)
-        await leader.accounts._tend(quota, handle)
-        leader.source.lists += 1
-        leader.there("old")
-        kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
-        await handle.writer.claim("new-uid", kept)
-        leader.source.totals.apply(Change(None, machine("new", None)))
-        source = cast(Source, leader.source)
-        counted = leader.accounts.counted(world.account(), source, quota)
-        assert counted.reservations == {(KEY, "new-uid"): kept}
-        leader.source.totals.apply(Change(machine("old", "8"), None))
-        counted = leader.accounts.counted(counted, source, quota)
-        assert counted.reserved == nanos("cpu=8")
+async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(world: SeedWorld) -> None:
+    handle = await world.quota(limits="cpu=24", granted="cpu=24,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
+    quota = world.quota_cache.quota("project-alpha")
+    assert quota is not None
+    leader = Leading(world)
+    await leader.accounts._tend(quota, handle)
+    leader.source.lists += 1
+    leader.there("old")
+    kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+    await handle.writer.claim("new-uid", kept)
+    leader.source.totals.apply(Change(None, machine("new", None)))
+    source = cast(Source, leader.source)
+    counted = leader.accounts.counted(world.account(), source, quota)
+    assert counted.reservations == {(KEY, "new-uid"): kept}
+    leader.source.totals.apply(Change(machine("old", "8"), None))
+    counted = leader.accounts.counted(counted, source, quota)
+    assert counted.reserved == nanos("cpu=8")
 
 
-async def test_what_stands_on_surge_and_loses_its_size_is_counted_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_stands_on_surge_and_loses_its_size_is_counted_nowhere_else(world: SeedWorld) -> None:
     """An infrastructure object goes before its Machine."""
-    async with seed_world() as world:
-        handle = await world.quota(limits="cpu=8", granted="cpu=8,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
-        quota = world.quota_cache.quota("project-alpha")
-        assert quota is not None
-        leader = Leading(world)
-        await leader.accounts._tend(quota, handle)
-        leader.source.lists += 1
-        leader.there("old")
-        kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
-        await handle.writer.claim("new-uid", kept)
-        leader.there("new")
-        leader.source.totals.apply(Change(machine("new", "8"), machine("new", None)))
-        counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
-        assert counted.reservations == {(KEY, "new-uid"): kept}
-        assert counted.used[KEY]["cpu"] == 8 * UNIT
+    handle = await world.quota(limits="cpu=8", granted="cpu=8,surge.cpu=8", used="cpu=8", surge={"cpu": "8"})
+    quota = world.quota_cache.quota("project-alpha")
+    assert quota is not None
+    leader = Leading(world)
+    await leader.accounts._tend(quota, handle)
+    leader.source.lists += 1
+    leader.there("old")
+    kept = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
+    await handle.writer.claim("new-uid", kept)
+    leader.there("new")
+    leader.source.totals.apply(Change(machine("new", "8"), machine("new", None)))
+    counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
+    assert counted.reservations == {(KEY, "new-uid"): kept}
+    assert counted.used[KEY]["cpu"] == 8 * UNIT
 
 
-async def test_an_update_to_what_cannot_be_sized_keeps_its_reservation(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with seed_world() as world:
-        handle = await world.quota(limits="cpu=24", granted="cpu=24", used="cpu=8")
-        quota = world.quota_cache.quota("project-alpha")
-        assert quota is not None
-        leader = Leading(world)
-        await leader.accounts._tend(quota, handle)
-        leader.source.lists += 1
-        before = machine("a", "8")
-        leader.source.totals.apply(Change(None, before))
-        kept = Reservation(source=KEY, object="ns/a", amount=nanos("cpu=8"), generation=before.metadata.generation + 1)
-        await handle.writer.claim("a-uid", kept)
-        larger = machine("a", None)
-        metadata = msgspec.structs.replace(larger.metadata, generation=kept.generation)
-        leader.source.totals.apply(Change(before, msgspec.structs.replace(larger, metadata=metadata)))
-        counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
-        assert counted.reservations == {(KEY, "a-uid"): kept}
+async def test_an_update_to_what_cannot_be_sized_keeps_its_reservation(world: SeedWorld) -> None:
+    handle = await world.quota(limits="cpu=24", granted="cpu=24", used="cpu=8")
+    quota = world.quota_cache.quota("project-alpha")
+    assert quota is not None
+    leader = Leading(world)
+    await leader.accounts._tend(quota, handle)
+    leader.source.lists += 1
+    before = machine("a", "8")
+    leader.source.totals.apply(Change(None, before))
+    kept = Reservation(source=KEY, object="ns/a", amount=nanos("cpu=8"), generation=before.metadata.generation + 1)
+    await handle.writer.claim("a-uid", kept)
+    larger = machine("a", None)
+    metadata = msgspec.structs.replace(larger.metadata, generation=kept.generation)
+    leader.source.totals.apply(Change(before, msgspec.structs.replace(larger, metadata=metadata)))
+    counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
+    assert counted.reservations == {(KEY, "a-uid"): kept}
 
 
-async def test_an_account_that_never_opened_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_account_that_never_opened_is_not_counted(leader: Leading) -> None:
     """Else the master covers what it uses, and what it holds looks like a ledger that was lost."""
-    async with leading(monkeypatch) as leader:
-        fresh = Account(incarnation="fresh", nonce="n", epoch=1)
-        await leader.world.handle().writer.change(
-            lambda account: (msgspec.structs.replace(fresh, sequence=account.sequence), None)
-        )
-        leader.there("a")
-        leader.changed()
-        await asyncio.sleep(0.05)
-        assert leader.world.account().used == {}
+    fresh = Account(incarnation="fresh", nonce="n", epoch=1)
+    await leader.world.handle().writer.change(
+        lambda account: (msgspec.structs.replace(fresh, sequence=account.sequence), None)
+    )
+    leader.there("a")
+    leader.changed()
+    await asyncio.sleep(0.05)
+    assert leader.world.account().used == {}
 
 
-async def test_a_ledger_that_went_backwards_waits_for_the_window_and_a_fresh_list(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with leading(monkeypatch) as leader:
-        world = leader.world
-        leader.there("a")
-        world.tell(granted={"cpu": "64"}, returned={"cpu": "10"})
-        await eventually(lambda: world.account().fenced)
-        reopened = world.account()
-        assert reopened.incarnation != "life"
-        world.tell(account=reopened.incarnation, nonce=reopened.nonce, granted={"cpu": "64"}, returned={"cpu": "10"})
-        await asyncio.sleep(4 * WINDOW)
-        assert world.account().fenced, "what was admitted and lost may be counted only by a new list"
-        leader.source.lists = 3
-        await eventually(lambda: not world.account().fenced)
-        assert accounts.held(world.account()) == nanos("cpu=54")
-        assert use(world) == 8
+async def test_a_ledger_that_went_backwards_waits_for_the_window_and_a_fresh_list(leader: Leading) -> None:
+    world = leader.world
+    leader.there("a")
+    world.tell(granted={"cpu": "64"}, returned={"cpu": "10"})
+    await eventually(lambda: world.account().fenced)
+    reopened = world.account()
+    assert reopened.incarnation != "life"
+    world.tell(account=reopened.incarnation, nonce=reopened.nonce, granted={"cpu": "64"}, returned={"cpu": "10"})
+    await asyncio.sleep(4 * WINDOW)
+    assert world.account().fenced, "what was admitted and lost may be counted only by a new list"
+    leader.source.lists = 3
+    await eventually(lambda: not world.account().fenced)
+    assert accounts.held(world.account()) == nanos("cpu=54")
+    assert use(world) == 8
 
 
 async def test_what_is_recalled_and_idle_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1161,26 +1132,23 @@ async def test_what_is_recalled_and_idle_is_given_back(monkeypatch: pytest.Monke
         assert leader.world.account().granted == nanos("cpu=70")
 
 
-async def test_a_cluster_keeps_its_place_for_an_object_of_it_until_that_came_or_never_will(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with leading(monkeypatch) as leader:
-        world, source = leader.world, leader.clusters
-        source.unreachable = True
-        totals = cast(ClusterTotals, source.totals)
-        first = Owned(metadata=ObjectMeta(name="a", namespace=PROJECT, uid="first"))
-        totals.put(first)
-        leader.counting.changed(source, freed=False)
-        await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
-        second = Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=NOTHING)
-        await world.handle().writer.claim("second", second, asyncio.get_running_loop().time() + 30)
-        totals.remove("first")
-        leader.counting.changed(source, freed=True)
-        await asyncio.sleep(4 * WINDOW)
-        assert world.account().used[CLUSTERS_KEY] == ONE
-        source.unreachable = False
-        await eventually(lambda: not world.account().reservations)
-        await eventually(lambda: world.account().used[CLUSTERS_KEY] == {})
+async def test_a_cluster_keeps_its_place_for_an_object_of_it_until_that_came_or_never_will(leader: Leading) -> None:
+    world, source = leader.world, leader.clusters
+    source.unreachable = True
+    totals = cast(ClusterTotals, source.totals)
+    first = Owned(metadata=ObjectMeta(name="a", namespace=PROJECT, uid="first"))
+    totals.put(first)
+    leader.counting.changed(source, freed=False)
+    await eventually(lambda: world.account().used.get(CLUSTERS_KEY) == ONE)
+    second = Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=NOTHING)
+    await world.handle().writer.claim("second", second, asyncio.get_running_loop().time() + 30)
+    totals.remove("first")
+    leader.counting.changed(source, freed=True)
+    await asyncio.sleep(4 * WINDOW)
+    assert world.account().used[CLUSTERS_KEY] == ONE
+    source.unreachable = False
+    await eventually(lambda: not world.account().reservations)
+    await eventually(lambda: world.account().used[CLUSTERS_KEY] == {})
 
 
 def of_devices(name: str, *devices: str) -> Footprint:

@@ -26,7 +26,7 @@ from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_plan import AWAY, LISTED, LISTING, TERM, WINDOW, account, grant, in_doubt
 from tests.unit.seed.accounts.test_usage_writer import KEY, Leading
 from tests.unit.seed.admission.test_admitter import message, request
-from tests.unit.seed_world import nanos, seed_world
+from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
 ANSWERED = grant(nonce="n", seen=40)
 INTACT = grant(nonce="n", seen=40, unbroken=True)
@@ -179,58 +179,55 @@ def said(leader: Leading) -> AccountWait | None:
     return found["waitsFor"] if isinstance(found, dict) else getattr(found, "waits_for", None)
 
 
-async def test_from_the_fence_to_the_opening_the_report_says_what_is_missing() -> None:
+async def test_from_the_fence_to_the_opening_the_report_says_what_is_missing(world: SeedWorld) -> None:
     """After a cold start, with a window that ends when the test says so."""
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64")
-        leader = Leading(world, term=2, cold=True, window=3600.0)
-        async with running(leader.accounts.run()):
-            await eventually(lambda: said(leader) == AccountWait(reason="MasterAnswer"))
-            present = world.account()
-            assert leader.cluster.published[-1]["account"].nonce == present.nonce, "in the write that asks"
-            world.tell(nonce=present.nonce, seen=present.fenced_at)
-            await eventually(lambda: (found := said(leader)) is not None and found.reason == "InFlightWindow")
-            longest = leader.accounts.waits.longest()
-            assert longest.pop(WaitReason.IN_FLIGHT_WINDOW) > 0 and not any(longest.values())
-            leader.accounts._window = 0.0
-            leader.accounts.look_at("project-alpha")
-            await eventually(lambda: said(leader) == AccountWait(reason="Sources", sources=[KEY]))
-            leader.source.lists += 2
-            await eventually(lambda: not world.account().fenced)
-            await eventually(lambda: said(leader) is None)
-            assert not any(leader.accounts.waits.longest().values())
+    await world.quota(limits="cpu=64", granted="cpu=64")
+    leader = Leading(world, term=2, cold=True, window=3600.0)
+    async with running(leader.accounts.run()):
+        await eventually(lambda: said(leader) == AccountWait(reason="MasterAnswer"))
+        present = world.account()
+        assert leader.cluster.published[-1]["account"].nonce == present.nonce, "in the write that asks"
+        world.tell(nonce=present.nonce, seen=present.fenced_at)
+        await eventually(lambda: (found := said(leader)) is not None and found.reason == "InFlightWindow")
+        longest = leader.accounts.waits.longest()
+        assert longest.pop(WaitReason.IN_FLIGHT_WINDOW) > 0 and not any(longest.values())
+        leader.accounts._window = 0.0
+        leader.accounts.look_at("project-alpha")
+        await eventually(lambda: said(leader) == AccountWait(reason="Sources", sources=[KEY]))
+        leader.source.lists += 2
+        await eventually(lambda: not world.account().fenced)
+        await eventually(lambda: said(leader) is None)
+        assert not any(leader.accounts.waits.longest().values())
 
 
 async def test_a_store_that_does_not_answer_is_named_while_the_account_cannot_be_opened(
-    monkeypatch: pytest.MonkeyPatch,
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with seed_world() as world:
-        handle = await world.quota(limits="cpu=64", granted="cpu=64")
-        await handle.writer.change(lambda present: (fencing.fence(present, "n"), None))
-        leader = Leading(world)
+    handle = await world.quota(limits="cpu=64", granted="cpu=64")
+    await handle.writer.change(lambda present: (fencing.fence(present, "n"), None))
+    leader = Leading(world)
 
-        async def unavailable(*_: object) -> None:
-            raise StoreUnavailableError("no answer")
+    async def unavailable(*_: object) -> None:
+        raise StoreUnavailableError("no answer")
 
-        async with running(leader.accounts.run()):
-            await eventually(lambda: said(leader) == AccountWait(reason="MasterAnswer"))
-            monkeypatch.setattr(world.store, "save", unavailable)
-            leader.source.lists += 2
-            world.tell(nonce="n", seen=world.account().fenced_at)
-            await eventually(lambda: said(leader) == AccountWait(reason="Ledger"))
-            monkeypatch.undo()
-            await eventually(lambda: not world.account().fenced)
-            await eventually(lambda: said(leader) is None)
+    async with running(leader.accounts.run()):
+        await eventually(lambda: said(leader) == AccountWait(reason="MasterAnswer"))
+        monkeypatch.setattr(world.store, "save", unavailable)
+        leader.source.lists += 2
+        world.tell(nonce="n", seen=world.account().fenced_at)
+        await eventually(lambda: said(leader) == AccountWait(reason="Ledger"))
+        monkeypatch.undo()
+        await eventually(lambda: not world.account().fenced)
+        await eventually(lambda: said(leader) is None)
 
 
-async def test_an_open_account_is_not_told_to_wait_while_the_store_does_not_answer() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64")
-        leader = Leading(world)
-        quota = world.quota_cache.quota("project-alpha")
-        assert quota is not None
-        await leader.accounts._say_wait(quota, ledger=True)
-        assert not any(leader.accounts.waits.longest().values()) and not leader.cluster.published
+async def test_an_open_account_is_not_told_to_wait_while_the_store_does_not_answer(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64")
+    leader = Leading(world)
+    quota = world.quota_cache.quota("project-alpha")
+    assert quota is not None
+    await leader.accounts._say_wait(quota, ledger=True)
+    assert not any(leader.accounts.waits.longest().values()) and not leader.cluster.published
 
 
 async def test_a_quota_whose_account_is_not_made_says_so_after_a_minute_and_never_in_place_of_a_report(
@@ -266,15 +263,14 @@ async def test_a_quota_whose_account_is_not_made_says_so_after_a_minute_and_neve
             assert len(leader.cluster.published) == number
 
 
-async def test_who_is_refused_meanwhile_reads_what_the_leader_says() -> None:
-    async with seed_world() as world:
-        handle = await world.quota(limits="cpu=64", granted="cpu=64")
-        await handle.writer.change(lambda present: (fencing.fence(present, "n"), None))
-        copy = world.copies["project-alpha"]
-        wire = report_to_wire(report(world.account()))
-        wire = msgspec.structs.replace(wire, waits_for=AccountWait(reason="Sources", sources=["other/secret-name"]))
-        world._put(msgspec.structs.replace(copy, status=msgspec.structs.replace(copy.status, account=wire)))
-        found = await world.admission.decide(request())
-        assert message(found) == (
-            "quota project-alpha cannot decide: its account is not open yet: it waits for new lists from 1 cluster"
-        )
+async def test_who_is_refused_meanwhile_reads_what_the_leader_says(world: SeedWorld) -> None:
+    handle = await world.quota(limits="cpu=64", granted="cpu=64")
+    await handle.writer.change(lambda present: (fencing.fence(present, "n"), None))
+    copy = world.copies["project-alpha"]
+    wire = report_to_wire(report(world.account()))
+    wire = msgspec.structs.replace(wire, waits_for=AccountWait(reason="Sources", sources=["other/secret-name"]))
+    world._put(msgspec.structs.replace(copy, status=msgspec.structs.replace(copy.status, account=wire)))
+    found = await world.admission.decide(request())
+    assert message(found) == (
+        "quota project-alpha cannot decide: its account is not open yet: it waits for new lists from 1 cluster"
+    )

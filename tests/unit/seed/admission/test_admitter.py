@@ -49,24 +49,22 @@ def message(found: Verdict) -> str:
     return found.message.rpartition("; decision ")[0]
 
 
-async def test_what_fits_is_reserved_in_every_quota_that_applies() -> None:
-    async with seed_world() as world:
-        await world.quota("project-alpha", limits="cpu=64", granted="cpu=16")
-        await world.quota("org-acme", limits="cpu=128", granted="cpu=16", kind="organization")
-        found = await world.admission.decide(request())
-        assert found.refusal is None
-        for name in ("project-alpha", "org-acme"):
-            assert accounts.use(world.account(name)) == nanos("cpu=8")
+async def test_what_fits_is_reserved_in_every_quota_that_applies(world: SeedWorld) -> None:
+    await world.quota("project-alpha", limits="cpu=64", granted="cpu=16")
+    await world.quota("org-acme", limits="cpu=128", granted="cpu=16", kind="organization")
+    found = await world.admission.decide(request())
+    assert found.refusal is None
+    for name in ("project-alpha", "org-acme"):
+        assert accounts.use(world.account(name)) == nanos("cpu=8")
 
 
-async def test_machines_of_two_clusters_from_one_snapshot_have_equal_uids_and_each_costs() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=24", granted="cpu=24")
-        restored = request(need="cpu=16")
-        copied = msgspec.structs.replace(restored.reservation, source="alpha/c2")
-        assert (await world.admission.decide(restored)).refusal is None
-        refused = await world.admission.decide(msgspec.structs.replace(restored, reservation=copied))
-        assert "requested: cpu=16, used: cpu=16, limited: cpu=24; short by cpu=8" in message(refused)
+async def test_machines_of_two_clusters_from_one_snapshot_have_equal_uids_and_each_costs(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=24", granted="cpu=24")
+    restored = request(need="cpu=16")
+    copied = msgspec.structs.replace(restored.reservation, source="alpha/c2")
+    assert (await world.admission.decide(restored)).refusal is None
+    refused = await world.admission.decide(msgspec.structs.replace(restored, reservation=copied))
+    assert "requested: cpu=16, used: cpu=16, limited: cpu=24; short by cpu=8" in message(refused)
 
 
 async def shared(world: SeedWorld, uid: str = "u", **needs: str) -> Verdict:
@@ -83,41 +81,36 @@ async def shared(world: SeedWorld, uid: str = "u", **needs: str) -> Verdict:
 NAMESPACES = {"subject": {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}}
 
 
-async def test_quotas_that_count_different_parts_of_an_object_each_hold_their_own() -> None:
-    async with seed_world() as world:
-        await world.quota("project-alpha", limits="cpu=1", granted="cpu=1")
-        await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
-        await world.quota("web", limits="pods=1,limits.cpu=4", granted="pods=1,limits.cpu=4", **NAMESPACES)
-        found = await shared(world, ann="requests.cpu=2", web="pods=1,limits.cpu=3")
-        assert found.refusal is None
-        assert {name: accounts.use(world.account(name)) for name in ("ann", "web", "project-alpha")} == {
-            "ann": nanos("requests.cpu=2"),
-            "web": nanos("pods=1,limits.cpu=3"),
-            "project-alpha": {},
-        }
-        assert {source for source, _ in world.account("ann").reservations} == {"ann:c1"}
+async def test_quotas_that_count_different_parts_of_an_object_each_hold_their_own(world: SeedWorld) -> None:
+    await world.quota("project-alpha", limits="cpu=1", granted="cpu=1")
+    await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
+    await world.quota("web", limits="pods=1,limits.cpu=4", granted="pods=1,limits.cpu=4", **NAMESPACES)
+    found = await shared(world, ann="requests.cpu=2", web="pods=1,limits.cpu=3")
+    assert found.refusal is None
+    assert {name: accounts.use(world.account(name)) for name in ("ann", "web", "project-alpha")} == {
+        "ann": nanos("requests.cpu=2"),
+        "web": nanos("pods=1,limits.cpu=3"),
+        "project-alpha": {},
+    }
+    assert {source for source, _ in world.account("ann").reservations} == {"ann:c1"}
 
 
-async def test_one_quota_that_denies_its_part_leaves_nothing_reserved_in_the_others() -> None:
-    async with seed_world() as world:
-        await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
-        await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
-        found = await shared(world, ann="requests.cpu=2", web="pods=1")
-        assert "exceeded quota: web, requested: pods=1, used: pods=4, limited: pods=4; short by pods=1" in message(
-            found
-        )
-        assert "machine" not in message(found)
-        assert not world.account("ann").reservations
+async def test_one_quota_that_denies_its_part_leaves_nothing_reserved_in_the_others(world: SeedWorld) -> None:
+    await world.quota("ann", limits="requests.cpu=8", granted="requests.cpu=8", **NAMESPACES)
+    await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
+    found = await shared(world, ann="requests.cpu=2", web="pods=1")
+    assert "exceeded quota: web, requested: pods=1, used: pods=4, limited: pods=4; short by pods=1" in message(found)
+    assert "machine" not in message(found)
+    assert not world.account("ann").reservations
 
 
-async def test_a_full_quota_refuses_before_another_of_the_namespace_reserves_anything() -> None:
+async def test_a_full_quota_refuses_before_another_of_the_namespace_reserves_anything(world: SeedWorld) -> None:
     """Clients that go on asking for the full one would keep the other full otherwise."""
-    async with seed_world() as world:
-        await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
-        await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
-        written = world.account("ann").sequence
-        assert "exceeded quota: web" in message(await shared(world, ann="pods=1", web="pods=1"))
-        assert world.account("ann").sequence == written
+    await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
+    await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
+    written = world.account("ann").sequence
+    assert "exceeded quota: web" in message(await shared(world, ann="pods=1", web="pods=1"))
+    assert world.account("ann").sequence == written
 
 
 async def test_a_quota_that_was_full_when_it_was_last_seen_refuses_nothing_that_fits_by_now() -> None:
@@ -131,48 +124,43 @@ async def test_a_quota_that_was_full_when_it_was_last_seen_refuses_nothing_that_
         assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
 
 
-async def test_a_request_that_is_repeated_at_a_full_quota_is_admitted_again() -> None:
-    async with seed_world() as world:
-        await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
-        await world.quota("web", limits="pods=1", granted="pods=1", **NAMESPACES)
-        assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
-        assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
-        assert (await shared(world, "another", ann="pods=1", web="pods=1")).refusal is not None
+async def test_a_request_that_is_repeated_at_a_full_quota_is_admitted_again(world: SeedWorld) -> None:
+    await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
+    await world.quota("web", limits="pods=1", granted="pods=1", **NAMESPACES)
+    assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
+    assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
+    assert (await shared(world, "another", ann="pods=1", web="pods=1")).refusal is not None
 
 
-async def test_what_is_larger_than_one_limit_is_never_reserved_in_the_other() -> None:
-    async with seed_world() as world:
-        await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
-        await world.quota("org-acme", limits="cpu=4", granted="cpu=4", kind="organization")
-        written = world.account("project-alpha").sequence
-        found = await world.admission.decide(request(need="cpu=8"))
-        assert "exceeded quota: org-acme, requested: cpu=8, used: cpu=0, limited: cpu=4" in message(found)
-        assert world.account("project-alpha").sequence == written
+async def test_what_is_larger_than_one_limit_is_never_reserved_in_the_other(world: SeedWorld) -> None:
+    await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
+    await world.quota("org-acme", limits="cpu=4", granted="cpu=4", kind="organization")
+    written = world.account("project-alpha").sequence
+    found = await world.admission.decide(request(need="cpu=8"))
+    assert "exceeded quota: org-acme, requested: cpu=8, used: cpu=0, limited: cpu=4" in message(found)
+    assert world.account("project-alpha").sequence == written
 
 
-async def test_a_limit_that_was_raised_while_the_request_was_read_refuses_nothing() -> None:
-    async with seed_world() as world:
-        await world.quota("ann", limits="pods=1", granted="pods=1", **NAMESPACES)
-        quotas = list(world.quota_cache.namespace_quotas())
-        world.limit("ann", {"pods": "2"})
-        world.tell("ann", granted={"pods": "2"})
-        kept = Reservation(source="ann:c1", object="pods:web/u", amount=nanos("pods=2"))
-        asked = msgspec.structs.replace(request(), consumer=Consumer("", "alpha/c1"), shares={"ann": kept})
-        assert (await world.admission.decide(asked, quotas=quotas)).refusal is None
+async def test_a_limit_that_was_raised_while_the_request_was_read_refuses_nothing(world: SeedWorld) -> None:
+    await world.quota("ann", limits="pods=1", granted="pods=1", **NAMESPACES)
+    quotas = list(world.quota_cache.namespace_quotas())
+    world.limit("ann", {"pods": "2"})
+    world.tell("ann", granted={"pods": "2"})
+    kept = Reservation(source="ann:c1", object="pods:web/u", amount=nanos("pods=2"))
+    asked = msgspec.structs.replace(request(), consumer=Consumer("", "alpha/c1"), shares={"ann": kept})
+    assert (await world.admission.decide(asked, quotas=quotas)).refusal is None
 
 
-async def test_without_a_quota_everything_is_admitted() -> None:
-    async with seed_world() as world:
-        assert (await world.admission.decide(request())).refusal is None
+async def test_without_a_quota_everything_is_admitted(world: SeedWorld) -> None:
+    assert (await world.admission.decide(request())).refusal is None
 
 
-async def test_a_project_that_has_not_come_is_not_admitted_past_its_organizations_quota() -> None:
-    async with seed_world() as world:
-        await world.quota("org-acme", limits="cpu=4", granted="cpu=4", kind="organization")
-        world.forget_project()
-        found = await world.admission.decide(request(need="cpu=1"))
-        assert found.refusal is not None and found.refusal.code == 503
-        assert "project alpha has not come from the master" in found.message
+async def test_a_project_that_has_not_come_is_not_admitted_past_its_organizations_quota(world: SeedWorld) -> None:
+    await world.quota("org-acme", limits="cpu=4", granted="cpu=4", kind="organization")
+    world.forget_project()
+    found = await world.admission.decide(request(need="cpu=1"))
+    assert found.refusal is not None and found.refusal.code == 503
+    assert "project alpha has not come from the master" in found.message
 
 
 def set_default(world: SeedWorld, kind: str, enforcement: str = "deny") -> None:
@@ -184,277 +172,256 @@ def set_default(world: SeedWorld, kind: str, enforcement: str = "deny") -> None:
 
 
 @pytest.mark.parametrize("kind", ["project", "organization"])
-async def test_where_there_is_a_default_nothing_is_admitted_before_the_quota_has_come(kind: str) -> None:
-    async with seed_world() as world:
-        set_default(world, kind)
-        found = await world.admission.decide(request())
-        assert found.refusal is not None and found.refusal.code == 503
-        assert "what limits project alpha has not come from the master" in found.message
-        await world.quota("any", limits="cpu=64", granted="cpu=64", kind=kind)
-        assert (await world.admission.decide(request())).refusal is None
+async def test_where_there_is_a_default_nothing_is_admitted_before_the_quota_has_come(
+    world: SeedWorld, kind: str
+) -> None:
+    set_default(world, kind)
+    found = await world.admission.decide(request())
+    assert found.refusal is not None and found.refusal.code == 503
+    assert "what limits project alpha has not come from the master" in found.message
+    await world.quota("any", limits="cpu=64", granted="cpu=64", kind=kind)
+    assert (await world.admission.decide(request())).refusal is None
 
 
-async def test_a_project_that_is_not_here_may_have_an_organization_that_gets_a_default() -> None:
-    async with seed_world() as world:
-        set_default(world, "organization")
-        world.forget_project()
-        found = await world.admission.decide(request())
-        assert found.refusal is not None and found.refusal.code == 503
+async def test_a_project_that_is_not_here_may_have_an_organization_that_gets_a_default(world: SeedWorld) -> None:
+    set_default(world, "organization")
+    world.forget_project()
+    found = await world.admission.decide(request())
+    assert found.refusal is not None and found.refusal.code == 503
 
 
-async def test_a_projects_own_quota_decides_on_while_its_project_is_missing_beside_a_default_for_projects() -> None:
-    async with seed_world() as world:
-        set_default(world, "project")
-        await world.quota(limits="cpu=8", granted="cpu=8")
-        world.forget_project()
-        assert (await world.admission.decide(request(need="cpu=8"))).refusal is None
-        found = await world.admission.decide(request("next", need="cpu=1"))
-        assert found.refusal is not None and found.refusal.code == 403
+async def test_a_projects_own_quota_decides_on_while_its_project_is_missing_beside_a_default_for_projects(
+    world: SeedWorld,
+) -> None:
+    set_default(world, "project")
+    await world.quota(limits="cpu=8", granted="cpu=8")
+    world.forget_project()
+    assert (await world.admission.decide(request(need="cpu=8"))).refusal is None
+    found = await world.admission.decide(request("next", need="cpu=1"))
+    assert found.refusal is not None and found.refusal.code == 403
 
 
-async def test_a_default_that_only_warns_is_not_waited_for() -> None:
-    async with seed_world() as world:
-        set_default(world, "project", "warn")
-        assert (await world.admission.decide(request())).refusal is None
+async def test_a_default_that_only_warns_is_not_waited_for(world: SeedWorld) -> None:
+    set_default(world, "project", "warn")
+    assert (await world.admission.decide(request())).refusal is None
 
 
-async def test_a_quota_limits_on_while_its_copy_is_missing_until_the_master_lets_it_go() -> None:
-    async with seed_world() as world:
-        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
-        world.remove("project-alpha", by_master=False)
-        found = await world.admission.decide(request(need="cpu=8"))
-        assert found.refusal is not None and found.refusal.code == 403
-        assert (await world.admission.decide(request("u", "cpu=4"))).refusal is None
-        assert accounts.use(world.account()) == nanos("cpu=4")
-        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4", used="cpu=4")
-        world.remove("project-alpha")
-        assert (await world.admission.decide(request("v", "cpu=8"))).refusal is None
+async def test_a_quota_limits_on_while_its_copy_is_missing_until_the_master_lets_it_go(world: SeedWorld) -> None:
+    await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
+    world.remove("project-alpha", by_master=False)
+    found = await world.admission.decide(request(need="cpu=8"))
+    assert found.refusal is not None and found.refusal.code == 403
+    assert (await world.admission.decide(request("u", "cpu=4"))).refusal is None
+    assert accounts.use(world.account()) == nanos("cpu=4")
+    await world.quota("project-alpha", limits="cpu=4", granted="cpu=4", used="cpu=4")
+    world.remove("project-alpha")
+    assert (await world.admission.decide(request("v", "cpu=8"))).refusal is None
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
 async def test_a_quota_whose_copy_somebody_deleted_limits_for_ten_more_minutes_unless_it_comes_back(
-    monkeypatch: pytest.MonkeyPatch, comes_back: bool
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
-    async with seed_world() as world:
-        due: list[tuple[float, Callable[[], None]]] = []
-        loop = asyncio.get_running_loop()
+    due: list[tuple[float, Callable[[], None]]] = []
+    loop = asyncio.get_running_loop()
 
-        def call_later(seconds: float, call: Callable[..., None], *arguments: object) -> asyncio.TimerHandle:
-            due.append((seconds, lambda: call(*arguments)))
-            return loop.call_at(loop.time() + 3600, lambda: None)
+    def call_later(seconds: float, call: Callable[..., None], *arguments: object) -> asyncio.TimerHandle:
+        due.append((seconds, lambda: call(*arguments)))
+        return loop.call_at(loop.time() + 3600, lambda: None)
 
+    await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
+    monkeypatch.setattr(loop, "call_later", call_later, raising=False)
+    world.remove("project-alpha", by_master=False)
+    monkeypatch.undo()
+    ((seconds, let_go),) = due
+    assert seconds == 600.0
+    if comes_back:
         await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
-        monkeypatch.setattr(loop, "call_later", call_later, raising=False)
-        world.remove("project-alpha", by_master=False)
-        monkeypatch.undo()
-        ((seconds, let_go),) = due
-        assert seconds == 600.0
-        if comes_back:
-            await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
-        found = await world.admission.decide(request(need="cpu=8"))
-        assert found.refusal is not None and found.refusal.code == 403
-        let_go()
-        found = await world.admission.decide(request("u", need="cpu=8"))
-        assert (found.refusal is not None) == comes_back
-        assert (world.quota_cache.quota("project-alpha") is not None) == comes_back
+    found = await world.admission.decide(request(need="cpu=8"))
+    assert found.refusal is not None and found.refusal.code == 403
+    let_go()
+    found = await world.admission.decide(request("u", need="cpu=8"))
+    assert (found.refusal is not None) == comes_back
+    assert (world.quota_cache.quota("project-alpha") is not None) == comes_back
 
 
 @pytest.mark.parametrize("tight", ["project-alpha", "org-acme"])
-async def test_the_quota_that_denies_releases_what_the_other_reserved(tight: str) -> None:
-    async with seed_world() as world:
-        limits = dict.fromkeys(("project-alpha", "org-acme"), "cpu=64") | {tight: "cpu=4"}
-        await world.quota("project-alpha", limits=limits["project-alpha"], granted="cpu=64")
-        await world.quota("org-acme", limits=limits["org-acme"], granted="cpu=64", kind="organization")
+async def test_the_quota_that_denies_releases_what_the_other_reserved(world: SeedWorld, tight: str) -> None:
+    limits = dict.fromkeys(("project-alpha", "org-acme"), "cpu=64") | {tight: "cpu=4"}
+    await world.quota("project-alpha", limits=limits["project-alpha"], granted="cpu=64")
+    await world.quota("org-acme", limits=limits["org-acme"], granted="cpu=64", kind="organization")
+    found = await world.admission.decide(request())
+    assert message(found) == (
+        f"exceeded quota: {tight}, requested: cpu=8, used: cpu=0, limited: cpu=4; short by cpu=4; "
+        "it can never fit: the request is larger than the limit"
+    )
+    for name in ("project-alpha", "org-acme"):
+        assert world.account(name).reservations == {} == world.account(name).reserved
+
+
+async def test_a_denied_update_leaves_the_creation_that_is_not_counted_yet(world: SeedWorld) -> None:
+    await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
+    await world.quota("org-acme", limits="cpu=10", granted="cpu=10", kind="organization")
+    assert (await world.admission.decide(request("u", "cpu=8"))).refusal is None
+    found = await world.admission.decide(request("u", "cpu=4", generation=2))
+    assert found.refusal is not None
+    for name in ("project-alpha", "org-acme"):
+        assert accounts.use(world.account(name)) == nanos("cpu=8")
+
+
+async def test_a_final_refusal_says_more_than_one_that_is_worth_a_retry(world: SeedWorld) -> None:
+    await world.quota("org-acme", limits="cpu=64", granted="cpu=64", kind="organization")
+    await world.handle("org-acme").writer.change(lambda account: (fencing.fence(account, "n"), None))
+    await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
+    found = await world.admission.decide(request())
+    assert found.refusal is not None
+    assert found.refusal.code == 403
+
+
+async def test_a_fenced_account_cannot_decide(world: SeedWorld) -> None:
+    handle = await world.quota(limits="cpu=64", granted="cpu=64")
+    await handle.writer.change(lambda account: (fencing.fence(account, "n"), None))
+    found = await world.admission.decide(request())
+    assert found.refusal is not None
+    assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)
+    assert message(found) == ("quota project-alpha cannot decide: its account is being rebuilt or waits for the master")
+
+
+async def test_a_dry_run_decides_and_writes_nothing(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=50")
+    sequence = world.account().sequence
+    assert (await world.admission.decide(request(need="cpu=14", dry_run=True))).refusal is None
+    denied = await world.admission.decide(request(need="cpu=15", dry_run=True))
+    assert message(denied).startswith("exceeded quota: project-alpha, requested: cpu=15, used: cpu=50")
+    assert world.account().sequence == sequence
+
+
+async def test_a_dry_run_is_let_through_where_only_the_master_could_tell(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    assert (await world.admission.decide(request(dry_run=True))).refusal is None
+    assert world.account().ask.number == 0
+
+
+async def test_a_repeat_reserves_once(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=8")
+    found = await asyncio.gather(*(world.admission.decide(request()) for _ in range(5)))
+    assert [verdict.refusal for verdict in found] == [None] * 5
+    assert accounts.use(world.account()) == nanos("cpu=8")
+
+
+async def test_what_another_seed_holds_idle_is_fetched_within_the_call(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    deciding = asyncio.create_task(world.admission.decide(request()))
+    await world.asked(number=1)
+    assert not deciding.done()
+    world.tell(granted={"cpu": "8"}, answered=1, usage="cpu=20")
+    found = await deciding
+    assert found.refusal is None
+    assert found.waited
+    assert accounts.use(world.account()) == nanos("cpu=8")
+
+
+async def test_the_masters_answer_refuses_with_its_numbers(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    deciding = asyncio.create_task(world.admission.decide(request()))
+    await world.asked(number=1)
+    world.tell(answered=1, usage="cpu=60", reserved="cpu=2")
+    assert message(await deciding) == (
+        "exceeded quota: project-alpha, requested: cpu=8, used: cpu=60, limited: cpu=64; short by cpu=4; "
+        "cpu=2 of used is machines being created; retrying helps only after something is deleted"
+    )
+
+
+async def test_a_storm_of_hopeless_requests_asks_the_master_once(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    first = asyncio.create_task(world.admission.decide(request()))
+    await world.asked(number=1)
+    world.tell(answered=1, usage="cpu=60")
+    await first
+    found = await asyncio.gather(*(world.admission.decide(request(f"u{number}")) for number in range(50)))
+    assert {verdict.refusal.code for verdict in found if verdict.refusal is not None} == {403}
+    assert world.account().ask.number == 1
+
+
+async def test_our_own_use_alone_can_refuse_without_the_master(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
+    async with within(1):
         found = await world.admission.decide(request())
-        assert message(found) == (
-            f"exceeded quota: {tight}, requested: cpu=8, used: cpu=0, limited: cpu=4; short by cpu=4; "
-            "it can never fit: the request is larger than the limit"
-        )
-        for name in ("project-alpha", "org-acme"):
-            assert world.account(name).reservations == {} == world.account(name).reserved
+    assert message(found).startswith("exceeded quota: project-alpha, requested: cpu=8, used: cpu=60")
+    assert world.account().ask.number == 0
 
 
-async def test_a_denied_update_leaves_the_creation_that_is_not_counted_yet() -> None:
-    async with seed_world() as world:
-        await world.quota("project-alpha", limits="cpu=64", granted="cpu=64")
-        await world.quota("org-acme", limits="cpu=10", granted="cpu=10", kind="organization")
-        assert (await world.admission.decide(request("u", "cpu=8"))).refusal is None
-        found = await world.admission.decide(request("u", "cpu=4", generation=2))
-        assert found.refusal is not None
-        for name in ("project-alpha", "org-acme"):
-            assert accounts.use(world.account(name)) == nanos("cpu=8")
+async def test_an_answer_that_brought_nothing_is_asked_again_until_it_does(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    deciding = asyncio.create_task(world.admission.decide(request()))
+    for number in (1, 2):
+        await world.asked(number=number)
+        world.tell(answered=number, usage="cpu=4")
+    await world.asked(number=3)
+    world.tell(answered=3, granted={"cpu": "8"}, usage="cpu=4")
+    assert (await deciding).refusal is None
 
 
-async def test_a_final_refusal_says_more_than_one_that_is_worth_a_retry() -> None:
-    async with seed_world() as world:
-        await world.quota("org-acme", limits="cpu=64", granted="cpu=64", kind="organization")
-        await world.handle("org-acme").writer.change(lambda account: (fencing.fence(account, "n"), None))
-        await world.quota("project-alpha", limits="cpu=4", granted="cpu=4")
-        found = await world.admission.decide(request())
-        assert found.refusal is not None
-        assert found.refusal.code == 403
-
-
-async def test_a_fenced_account_cannot_decide() -> None:
-    async with seed_world() as world:
-        handle = await world.quota(limits="cpu=64", granted="cpu=64")
-        await handle.writer.change(lambda account: (fencing.fence(account, "n"), None))
-        found = await world.admission.decide(request())
-        assert found.refusal is not None
-        assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)
-        assert message(found) == (
-            "quota project-alpha cannot decide: its account is being rebuilt or waits for the master"
-        )
-
-
-async def test_a_dry_run_decides_and_writes_nothing() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=50")
-        sequence = world.account().sequence
-        assert (await world.admission.decide(request(need="cpu=14", dry_run=True))).refusal is None
-        denied = await world.admission.decide(request(need="cpu=15", dry_run=True))
-        assert message(denied).startswith("exceeded quota: project-alpha, requested: cpu=15, used: cpu=50")
-        assert world.account().sequence == sequence
-
-
-async def test_a_dry_run_is_let_through_where_only_the_master_could_tell() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        assert (await world.admission.decide(request(dry_run=True))).refusal is None
-        assert world.account().ask.number == 0
-
-
-async def test_a_repeat_reserves_once() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=8")
-        found = await asyncio.gather(*(world.admission.decide(request()) for _ in range(5)))
-        assert [verdict.refusal for verdict in found] == [None] * 5
-        assert accounts.use(world.account()) == nanos("cpu=8")
-
-
-async def test_what_another_seed_holds_idle_is_fetched_within_the_call() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        deciding = asyncio.create_task(world.admission.decide(request()))
-        await world.asked(number=1)
-        assert not deciding.done()
-        world.tell(granted={"cpu": "8"}, answered=1, usage="cpu=20")
-        found = await deciding
-        assert found.refusal is None
-        assert found.waited
-        assert accounts.use(world.account()) == nanos("cpu=8")
-
-
-async def test_the_masters_answer_refuses_with_its_numbers() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        deciding = asyncio.create_task(world.admission.decide(request()))
-        await world.asked(number=1)
-        world.tell(answered=1, usage="cpu=60", reserved="cpu=2")
-        assert message(await deciding) == (
-            "exceeded quota: project-alpha, requested: cpu=8, used: cpu=60, limited: cpu=64; short by cpu=4; "
-            "cpu=2 of used is machines being created; retrying helps only after something is deleted"
-        )
-
-
-async def test_a_storm_of_hopeless_requests_asks_the_master_once() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        first = asyncio.create_task(world.admission.decide(request()))
-        await world.asked(number=1)
-        world.tell(answered=1, usage="cpu=60")
-        await first
-        found = await asyncio.gather(*(world.admission.decide(request(f"u{number}")) for number in range(50)))
-        assert {verdict.refusal.code for verdict in found if verdict.refusal is not None} == {403}
-        assert world.account().ask.number == 1
-
-
-async def test_our_own_use_alone_can_refuse_without_the_master() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
-        async with within(1):
-            found = await world.admission.decide(request())
-        assert message(found).startswith("exceeded quota: project-alpha, requested: cpu=8, used: cpu=60")
-        assert world.account().ask.number == 0
-
-
-async def test_an_answer_that_brought_nothing_is_asked_again_until_it_does() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        deciding = asyncio.create_task(world.admission.decide(request()))
-        for number in (1, 2):
-            await world.asked(number=number)
-            world.tell(answered=number, usage="cpu=4")
-        await world.asked(number=3)
-        world.tell(answered=3, granted={"cpu": "8"}, usage="cpu=4")
-        assert (await deciding).refusal is None
-
-
-async def test_a_master_that_is_silent_until_the_deadline_is_no_denial() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        started = time.monotonic()
-        async with within(SILENT + 1):
-            found = await world.admission.decide(request(seconds=SILENT))
-        assert time.monotonic() - started >= SILENT
-        assert found.refusal is not None
-        assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)
-        assert message(found) == "quota project-alpha cannot decide: the master did not answer in time"
-        assert world.account().reservations == {}
-
-
-async def test_capacity_out_of_reach_is_named_with_its_seed() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        deciding = asyncio.create_task(world.admission.decide(request()))
-        await world.asked(number=1)
-        world.tell(answered=1, usage="cpu=4", unavailable=[WireIdle(seed="us-1", idle={"cpu": "12"}, seconds=420)])
-        assert message(await deciding) == (
-            "quota project-alpha cannot decide: cpu=12 is free but held by seed us-1, unreachable for 7m"
-        )
-
-
-async def test_a_learning_master_is_named() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        world.tell(learning=True)
+async def test_a_master_that_is_silent_until_the_deadline_is_no_denial(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    started = time.monotonic()
+    async with within(SILENT + 1):
         found = await world.admission.decide(request(seconds=SILENT))
-        assert message(found) == "quota project-alpha cannot decide: the master is learning what each seed holds"
+    assert time.monotonic() - started >= SILENT
+    assert found.refusal is not None
+    assert (found.refusal.code, found.refusal.retry_seconds) == (503, 1)
+    assert message(found) == "quota project-alpha cannot decide: the master did not answer in time"
+    assert world.account().reservations == {}
 
 
-async def test_a_seed_is_called_draining_only_by_an_answer() -> None:
+async def test_capacity_out_of_reach_is_named_with_its_seed(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    deciding = asyncio.create_task(world.admission.decide(request()))
+    await world.asked(number=1)
+    world.tell(answered=1, usage="cpu=4", unavailable=[WireIdle(seed="us-1", idle={"cpu": "12"}, seconds=420)])
+    assert message(await deciding) == (
+        "quota project-alpha cannot decide: cpu=12 is free but held by seed us-1, unreachable for 7m"
+    )
+
+
+async def test_a_learning_master_is_named(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    world.tell(learning=True)
+    found = await world.admission.decide(request(seconds=SILENT))
+    assert message(found) == "quota project-alpha cannot decide: the master is learning what each seed holds"
+
+
+async def test_a_seed_is_called_draining_only_by_an_answer(world: SeedWorld) -> None:
     """It drained before the master fell silent, or before it was declared lost."""
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        world.tell(draining=True)
-        found = await world.admission.decide(request(seconds=SILENT))
-        assert message(found) == "quota project-alpha cannot decide: the master did not answer in time"
-        deciding = asyncio.create_task(world.admission.decide(request("next")))
-        await world.asked(number=2)
-        world.tell(answered=2, usage="cpu=4", draining=True)
-        assert message(await deciding) == (
-            "quota project-alpha cannot decide: this seed is draining and gets no more capacity"
-        )
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    world.tell(draining=True)
+    found = await world.admission.decide(request(seconds=SILENT))
+    assert message(found) == "quota project-alpha cannot decide: the master did not answer in time"
+    deciding = asyncio.create_task(world.admission.decide(request("next")))
+    await world.asked(number=2)
+    world.tell(answered=2, usage="cpu=4", draining=True)
+    assert message(await deciding) == (
+        "quota project-alpha cannot decide: this seed is draining and gets no more capacity"
+    )
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-async def test_a_seed_that_was_declared_lost_refuses_at_once_and_for_good(dry_run: bool) -> None:
+async def test_a_seed_that_was_declared_lost_refuses_at_once_and_for_good(world: SeedWorld, dry_run: bool) -> None:
     """What it holds is given to others: nothing is admitted by it, and nobody waits for what never comes."""
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64")
-        copies = world.quota_cache.seed.store
-        body = {"metadata": {"name": "seed"}, "spec": {"copyOf": "u", "state": "Draining"}}
-        copies._set("seed", msgspec.convert(body, SeedCopy))
-        assert (await world.admission.decide(request("before"))).refusal is None
-        body["spec"] = {"copyOf": "u", "state": "Lost", "confirmLost": "its machines are gone"}
-        copies._set("seed", msgspec.convert(body, SeedCopy))
-        found = await world.admission.decide(request(dry_run=dry_run))
-        assert found.refusal is not None
-        assert (found.refusal.code, found.refusal.retry_seconds, found.refusal.cause) == (403, 0, "SeedLost")
-        assert len(world.account().reservations) == 1
-        body["spec"] = {"kubeconfigSecretRef": {"name": "seed"}, "state": "Lost"}
-        copies._set("seed", msgspec.convert(body, SeedCopy))
-        assert (await world.admission.decide(request("own"))).refusal is None, "that is a master's Seed, not a copy"
+    await world.quota(limits="cpu=64", granted="cpu=64")
+    copies = world.quota_cache.seed.store
+    body = {"metadata": {"name": "seed"}, "spec": {"copyOf": "u", "state": "Draining"}}
+    copies._set("seed", msgspec.convert(body, SeedCopy))
+    assert (await world.admission.decide(request("before"))).refusal is None
+    body["spec"] = {"copyOf": "u", "state": "Lost", "confirmLost": "its machines are gone"}
+    copies._set("seed", msgspec.convert(body, SeedCopy))
+    found = await world.admission.decide(request(dry_run=dry_run))
+    assert found.refusal is not None
+    assert (found.refusal.code, found.refusal.retry_seconds, found.refusal.cause) == (403, 0, "SeedLost")
+    assert len(world.account().reservations) == 1
+    body["spec"] = {"kubeconfigSecretRef": {"name": "seed"}, "state": "Lost"}
+    copies._set("seed", msgspec.convert(body, SeedCopy))
+    assert (await world.admission.decide(request("own"))).refusal is None, "that is a master's Seed, not a copy"
 
 
 class Slow(MemoryStore):
@@ -492,73 +459,64 @@ async def test_a_ledger_that_hangs_is_answered_for_by_the_deadline() -> None:
         await eventually(lambda: world.account("org-acme").reservations == {})
 
 
-async def test_a_quota_that_goes_while_a_request_waits_does_not_leave_it_hanging() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=4")
-        deciding = asyncio.create_task(world.admission.decide(request(seconds=SILENT)))
-        await world.asked(number=1)
-        world.remove("project-alpha")
-        async with within(SILENT + 1):
-            found = await deciding
-        assert found.refusal is not None
-        assert found.refusal.code == 503
+async def test_a_quota_that_goes_while_a_request_waits_does_not_leave_it_hanging(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=4")
+    deciding = asyncio.create_task(world.admission.decide(request(seconds=SILENT)))
+    await world.asked(number=1)
+    world.remove("project-alpha")
+    async with within(SILENT + 1):
+        found = await deciding
+    assert found.refusal is not None
+    assert found.refusal.code == 503
 
 
-async def test_enforcement_warn_admits_what_does_not_fit_and_says_so() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60", enforcement="warn")
-        found = await world.admission.decide(request())
-        assert found.refusal is None
-        assert found.warnings == (
-            ["seedquota/project-alpha: over by cpu=4 (68/64); allowed because enforcement is warn"]
-        )
-        assert world.account().reservations == {}
+async def test_enforcement_warn_admits_what_does_not_fit_and_says_so(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60", enforcement="warn")
+    found = await world.admission.decide(request())
+    assert found.refusal is None
+    assert found.warnings == (["seedquota/project-alpha: over by cpu=4 (68/64); allowed because enforcement is warn"])
+    assert world.account().reservations == {}
 
 
-async def test_enforcement_warn_never_waits_and_never_asks() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="", enforcement="warn")
-        async with within(1):
-            assert (await world.admission.decide(request())).refusal is None
-        assert world.account().ask.number == 0
+async def test_enforcement_warn_never_waits_and_never_asks(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="", enforcement="warn")
+    async with within(1):
+        assert (await world.admission.decide(request())).refusal is None
+    assert world.account().ask.number == 0
 
 
-async def test_near_the_limit_an_admitted_request_is_warned() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=20")
-        world.tell(usage="cpu=54")
-        assert (await world.admission.decide(request(need="cpu=8"))).warnings == [
-            "seedquota/project-alpha: cpu 62/64 (96%) after this"
-        ]
+async def test_near_the_limit_an_admitted_request_is_warned(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=20")
+    world.tell(usage="cpu=54")
+    assert (await world.admission.decide(request(need="cpu=8"))).warnings == [
+        "seedquota/project-alpha: cpu 62/64 (96%) after this"
+    ]
 
 
-async def test_only_what_the_request_needs_is_warned_of() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64,clusters=1", granted="cpu=64")
-        world.tell(usage="cpu=8,clusters=2")
-        assert (await world.admission.decide(request(need="cpu=8"))).warnings == []
-        world.tell(usage="cpu=54,clusters=2")
-        assert (await world.admission.decide(request("other", need="cpu=8"))).warnings == [
-            "seedquota/project-alpha: cpu 62/64 (96%) after this"
-        ]
+async def test_only_what_the_request_needs_is_warned_of(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64,clusters=1", granted="cpu=64")
+    world.tell(usage="cpu=8,clusters=2")
+    assert (await world.admission.decide(request(need="cpu=8"))).warnings == []
+    world.tell(usage="cpu=54,clusters=2")
+    assert (await world.admission.decide(request("other", need="cpu=8"))).warnings == [
+        "seedquota/project-alpha: cpu 62/64 (96%) after this"
+    ]
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-async def test_a_dry_run_is_warned_of_the_same(dry_run: bool) -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=54")
-        assert (await world.admission.decide(request(need="cpu=8", dry_run=dry_run))).warnings == [
-            "seedquota/project-alpha: cpu 62/64 (96%) after this"
-        ]
+async def test_a_dry_run_is_warned_of_the_same(world: SeedWorld, dry_run: bool) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=54")
+    assert (await world.admission.decide(request(need="cpu=8", dry_run=dry_run))).warnings == [
+        "seedquota/project-alpha: cpu 62/64 (96%) after this"
+    ]
 
 
-async def test_many_at_once_fill_the_quota_exactly() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64")
-        found = await asyncio.gather(*(world.admission.decide(request(f"u{number}")) for number in range(20)))
-        assert sum(verdict.refusal is None for verdict in found) == 8
-        assert accounts.use(world.account()) == nanos("cpu=64")
-        accounts.check(world.account())
+async def test_many_at_once_fill_the_quota_exactly(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64")
+    found = await asyncio.gather(*(world.admission.decide(request(f"u{number}")) for number in range(20)))
+    assert sum(verdict.refusal is None for verdict in found) == 8
+    assert accounts.use(world.account()) == nanos("cpu=64")
+    accounts.check(world.account())
 
 
 def replacing(*uids: str) -> Replaceable:
@@ -580,89 +538,81 @@ async def full_with_surge(world: SeedWorld, surge: str = "cpu=8", granted: str =
     world.tell(usage="cpu=16,surge.cpu=0")
 
 
-async def test_a_rollouts_machine_is_admitted_on_surge_where_the_quota_is_full() -> None:
-    async with seed_world() as world:
-        await full_with_surge(world)
-        assert (await world.admission.decide(request("new"), replacing("old"))).refusal is None
-        assert accounts.use(world.account()) == nanos("cpu=16,surge.cpu=8")
-        assert world.account().reservations["alpha/c1", "new"].replaces == "old"
+async def test_a_rollouts_machine_is_admitted_on_surge_where_the_quota_is_full(world: SeedWorld) -> None:
+    await full_with_surge(world)
+    assert (await world.admission.decide(request("new"), replacing("old"))).refusal is None
+    assert accounts.use(world.account()) == nanos("cpu=16,surge.cpu=8")
+    assert world.account().reservations["alpha/c1", "new"].replaces == "old"
 
 
-async def test_surge_is_for_those_that_replace_something() -> None:
-    async with seed_world() as world:
-        await full_with_surge(world)
-        for replaceable in (None, replacing()):
-            refusal = (await world.admission.decide(request("new"), replaceable)).refusal
-            assert refusal is not None and refusal.code == 403
-        assert accounts.use(world.account()) == nanos("cpu=16")
-
-
-async def test_what_was_lent_in_place_of_one_that_is_gone_is_taken_back_whichever_others_are_there() -> None:
-    """A count that saw it gone may have given its place away."""
-    async with seed_world() as world:
-        await full_with_surge(world)
-        reads = iter([["old", "other"], ["other"]])
-
-        async def replaceable(_anew: bool) -> Sequence[str]:
-            return next(reads)
-
+async def test_surge_is_for_those_that_replace_something(world: SeedWorld) -> None:
+    await full_with_surge(world)
+    for replaceable in (None, replacing()):
         refusal = (await world.admission.decide(request("new"), replaceable)).refusal
-        assert refusal is not None and refusal.code == 503
-        await eventually(lambda: not world.account().reservations)
-
-
-async def test_while_there_is_room_in_the_quota_a_rollout_takes_none_of_the_surge() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=32", surge=amounts("cpu=8"), granted="cpu=32,surge.cpu=8", used="cpu=16")
-        assert (await world.admission.decide(request("new"), replacing("old"))).refusal is None
-        assert accounts.use(world.account()) == nanos("cpu=24")
-
-
-async def test_two_at_once_replace_two() -> None:
-    async with seed_world() as world:
-        await full_with_surge(world, "cpu=16", "cpu=16,surge.cpu=16")
-        both = [world.admission.decide(request(uid), replacing("a", "b")) for uid in ("x", "y")]
-        assert [found.refusal for found in await asyncio.gather(*both)] == [None, None]
-        assert {kept.replaces for kept in world.account().reservations.values()} == {"a", "b"}
-        refusal = (await world.admission.decide(request("z"), replacing("a", "b"))).refusal
         assert refusal is not None and refusal.code == 403
+    assert accounts.use(world.account()) == nanos("cpu=16")
 
 
-async def test_a_rollout_beyond_the_surge_is_refused_with_both_numbers() -> None:
-    async with seed_world() as world:
-        await full_with_surge(world, "cpu=4", "cpu=16,surge.cpu=4")
-        found = await world.admission.decide(request("new"), replacing("old"))
-        assert "exceeded quota: project-alpha, requested: cpu=8, used: cpu=16, limited: cpu=16" in message(found)
-        assert found.refusal is not None
-        said = (
-            "its rollout may use surge, but of that too: requested surge.cpu=8, used surge.cpu=0, limited surge.cpu=4"
-        )
-        assert said in found.message
+async def test_what_was_lent_in_place_of_one_that_is_gone_is_taken_back_whichever_others_are_there(
+    world: SeedWorld,
+) -> None:
+    """A count that saw it gone may have given its place away."""
+    await full_with_surge(world)
+    reads = iter([["old", "other"], ["other"]])
+
+    async def replaceable(_anew: bool) -> Sequence[str]:
+        return next(reads)
+
+    refusal = (await world.admission.decide(request("new"), replaceable)).refusal
+    assert refusal is not None and refusal.code == 503
+    await eventually(lambda: not world.account().reservations)
 
 
-async def test_beside_use_beyond_what_is_held_no_surge_is_lent_and_nobody_is_asked_for_more() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=16", surge=amounts("cpu=16"), granted="cpu=16,surge.cpu=12", used="cpu=20")
-        world.tell(usage="cpu=20,surge.cpu=4")
-        refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
-        assert refusal is not None and refusal.code == 403
-        assert "used: cpu=20, limited: cpu=16" in refusal.text
-        assert refusal.surge == (
-            "its rollout may not use surge now: surge.cpu=4 is taken by use beyond what this seed holds, and no more"
-            " is lent until that is gone"
-        )
-        assert {cause.field for cause in refusal.causes} == {"cpu"}, "the numbers of the surge would not add up"
-        assert world.account().ask == Ask()
+async def test_while_there_is_room_in_the_quota_a_rollout_takes_none_of_the_surge(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=32", surge=amounts("cpu=8"), granted="cpu=32,surge.cpu=8", used="cpu=16")
+    assert (await world.admission.decide(request("new"), replacing("old"))).refusal is None
+    assert accounts.use(world.account()) == nanos("cpu=24")
 
 
-async def test_surge_that_another_seed_holds_is_asked_for() -> None:
-    async with seed_world() as world:
-        await full_with_surge(world, granted="cpu=16")
-        deciding = asyncio.create_task(world.admission.decide(request("new"), replacing("old")))
-        await world.asked()
-        assert world.account().ask.first == nanos("surge.cpu=8")
-        world.tell(granted=amounts("cpu=16,surge.cpu=8"), answered=1)
-        assert (await deciding).refusal is None
+async def test_two_at_once_replace_two(world: SeedWorld) -> None:
+    await full_with_surge(world, "cpu=16", "cpu=16,surge.cpu=16")
+    both = [world.admission.decide(request(uid), replacing("a", "b")) for uid in ("x", "y")]
+    assert [found.refusal for found in await asyncio.gather(*both)] == [None, None]
+    assert {kept.replaces for kept in world.account().reservations.values()} == {"a", "b"}
+    refusal = (await world.admission.decide(request("z"), replacing("a", "b"))).refusal
+    assert refusal is not None and refusal.code == 403
+
+
+async def test_a_rollout_beyond_the_surge_is_refused_with_both_numbers(world: SeedWorld) -> None:
+    await full_with_surge(world, "cpu=4", "cpu=16,surge.cpu=4")
+    found = await world.admission.decide(request("new"), replacing("old"))
+    assert "exceeded quota: project-alpha, requested: cpu=8, used: cpu=16, limited: cpu=16" in message(found)
+    assert found.refusal is not None
+    said = "its rollout may use surge, but of that too: requested surge.cpu=8, used surge.cpu=0, limited surge.cpu=4"
+    assert said in found.message
+
+
+async def test_beside_use_beyond_what_is_held_no_surge_is_lent_and_nobody_is_asked_for_more(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=16", surge=amounts("cpu=16"), granted="cpu=16,surge.cpu=12", used="cpu=20")
+    world.tell(usage="cpu=20,surge.cpu=4")
+    refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
+    assert refusal is not None and refusal.code == 403
+    assert "used: cpu=20, limited: cpu=16" in refusal.text
+    assert refusal.surge == (
+        "its rollout may not use surge now: surge.cpu=4 is taken by use beyond what this seed holds, and no more"
+        " is lent until that is gone"
+    )
+    assert {cause.field for cause in refusal.causes} == {"cpu"}, "the numbers of the surge would not add up"
+    assert world.account().ask == Ask()
+
+
+async def test_surge_that_another_seed_holds_is_asked_for(world: SeedWorld) -> None:
+    await full_with_surge(world, granted="cpu=16")
+    deciding = asyncio.create_task(world.admission.decide(request("new"), replacing("old")))
+    await world.asked()
+    assert world.account().ask.first == nanos("surge.cpu=8")
+    world.tell(granted=amounts("cpu=16,surge.cpu=8"), answered=1)
+    assert (await deciding).refusal is None
 
 
 async def test_what_waited_for_surge_is_not_lent_it_once_its_older_machine_was_counted_as_gone() -> None:
@@ -701,20 +651,18 @@ async def test_a_loan_that_cannot_be_confirmed_is_undone() -> None:
 
 @pytest.mark.parametrize(("error", "code"), [(Forbidden(403, "Forbidden", "no"), 403), (Unavailable(0, "", "no"), 503)])
 async def test_a_rollout_that_cannot_be_read_is_worth_a_retry_unless_it_may_not_be_read(
-    error: ApiError, code: int
+    world: SeedWorld, error: ApiError, code: int
 ) -> None:
-    async with seed_world() as world:
-        await full_with_surge(world)
-        refusal = (await world.admission.decide(request("new"), unreadable(error))).refusal
-        assert refusal is not None and refusal.code == code
+    await full_with_surge(world)
+    refusal = (await world.admission.decide(request("new"), unreadable(error))).refusal
+    assert refusal is not None and refusal.code == code
 
 
-async def test_surge_that_was_taken_away_lends_nothing() -> None:
-    async with seed_world() as world:
-        await full_with_surge(world)
-        world.without_surge("project-alpha")
-        refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
-        assert refusal is not None and refusal.code == 403
+async def test_surge_that_was_taken_away_lends_nothing(world: SeedWorld) -> None:
+    await full_with_surge(world)
+    world.without_surge("project-alpha")
+    refusal = (await world.admission.decide(request("new"), replacing("old"))).refusal
+    assert refusal is not None and refusal.code == 403
 
 
 async def test_a_source_that_has_its_share_is_told_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:

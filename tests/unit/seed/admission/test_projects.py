@@ -24,7 +24,7 @@ from seed.registration.health import Proof
 from seed.webhooks.endpoint import Endpoint
 from tests.unit.seed.kinds.clusters.test_webhook import Webhook, code
 from tests.unit.seed.kinds.machines.test_webhook import machine, review
-from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world, sizing
+from tests.unit.seed_world import PROJECT, SeedWorld, nanos, sizing
 
 TYPO = "alhpa"
 SAID = (
@@ -127,94 +127,85 @@ def test_the_longest_name_costs_a_bounded_number_of_looks() -> None:
     assert len(looks) < 5200
 
 
-async def test_no_machine_can_be_created_in_a_new_cluster_whose_project_is_unknown() -> None:
-    async with seed_world() as world:
-        declare(world.cluster_cache)
-        status, message, causes = await ask(world)
-        assert (status, causes) == (403, ["UnknownProject"])
-        assert message.startswith(SAID)
-        assert "did you mean" not in message, "a tenant reads it"
+async def test_no_machine_can_be_created_in_a_new_cluster_whose_project_is_unknown(world: SeedWorld) -> None:
+    declare(world.cluster_cache)
+    status, message, causes = await ask(world)
+    assert (status, causes) == (403, ["UnknownProject"])
+    assert message.startswith(SAID)
+    assert "did you mean" not in message, "a tenant reads it"
 
 
-async def test_what_is_there_can_be_changed_and_deleted() -> None:
-    async with seed_world() as world:
-        declare(world.cluster_cache)
-        assert (await ask(world, old=machine("4")))[0] == 200
-        assert (await ask(world, operation="DELETE"))[0] == 200
+async def test_what_is_there_can_be_changed_and_deleted(world: SeedWorld) -> None:
+    declare(world.cluster_cache)
+    assert (await ask(world, old=machine("4")))[0] == 200
+    assert (await ask(world, operation="DELETE"))[0] == 200
 
 
-async def test_a_quota_for_it_makes_a_project_known() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64")
-        world.forget_project()
-        declare(world.cluster_cache, PROJECT)
-        assert (await ask(world))[0] == 200
-        assert [kept.amount["cpu"] for kept in world.account().reservations.values()] == [nanos("cpu=8")["cpu"]]
-        world.remove("project-alpha")
-        assert (await ask(world))[0] == 200, "nothing is copied here any more"
+async def test_a_quota_for_it_makes_a_project_known(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64")
+    world.forget_project()
+    declare(world.cluster_cache, PROJECT)
+    assert (await ask(world))[0] == 200
+    assert [kept.amount["cpu"] for kept in world.account().reservations.values()] == [nanos("cpu=8")["cpu"]]
+    world.remove("project-alpha")
+    assert (await ask(world))[0] == 200, "nothing is copied here any more"
 
 
 @pytest.mark.parametrize("before", ["ProjectFound", "AllowedBefore", "AllowedBySettings"])
-async def test_a_cluster_that_was_allowed_before_goes_on(before: str) -> None:
-    async with seed_world() as world:
-        declare(world.cluster_cache, before=recorded(before))
-        assert (await ask(world))[0] == 200
+async def test_a_cluster_that_was_allowed_before_goes_on(world: SeedWorld, before: str) -> None:
+    declare(world.cluster_cache, before=recorded(before))
+    assert (await ask(world))[0] == 200
 
 
-async def test_settings_can_allow_unknown_projects() -> None:
-    async with seed_world() as world:
-        declare(world.cluster_cache, before=recorded("UnknownProject"))
-        allow(world.quota_cache, "Deny")
-        assert (await ask(world))[0] == 403
-        allow(world.quota_cache)
-        assert (await ask(world))[0] == 200
+async def test_settings_can_allow_unknown_projects(world: SeedWorld) -> None:
+    declare(world.cluster_cache, before=recorded("UnknownProject"))
+    allow(world.quota_cache, "Deny")
+    assert (await ask(world))[0] == 403
+    allow(world.quota_cache)
+    assert (await ask(world))[0] == 200
 
 
-async def test_where_an_organization_may_limit_it_the_answer_is_503() -> None:
-    async with seed_world() as world:
-        await world.quota("by-organization", limits="cpu=64", granted="cpu=64", kind="organization")
-        declare(world.cluster_cache)
-        status, message, _causes = await ask(world)
-        assert status == 503
-        assert "what limits project alhpa has not come from the master" in message
+async def test_where_an_organization_may_limit_it_the_answer_is_503(world: SeedWorld) -> None:
+    await world.quota("by-organization", limits="cpu=64", granted="cpu=64", kind="organization")
+    declare(world.cluster_cache)
+    status, message, _causes = await ask(world)
+    assert status == 503
+    assert "what limits project alhpa has not come from the master" in message
 
 
-async def test_a_replica_that_does_not_know_what_is_new_refuses_for_no_unknown_project() -> None:
-    async with seed_world() as world:
-        declare(world.cluster_cache)
-        world.admission._stale = lambda: "this replica has had no answer from the API server for 31 s"
-        assert (await ask(world))[0] == 503
+async def test_a_replica_that_does_not_know_what_is_new_refuses_for_no_unknown_project(world: SeedWorld) -> None:
+    declare(world.cluster_cache)
+    world.admission._stale = lambda: "this replica has had no answer from the API server for 31 s"
+    assert (await ask(world))[0] == 503
 
 
 @pytest.mark.parametrize("prefix", [HOSTED, KUBERMATIC])
-async def test_a_cluster_of_another_api_that_is_there_goes_on(prefix: str) -> None:
-    async with seed_world() as world:
-        body = {"metadata": {"name": f"{prefix}c", "namespace": "alpha", "uid": "u"}, "spec": {"project": TYPO}}
-        cluster = msgspec.convert(body, UserCluster)
-        assert projects.refuse_machine(world.quota_cache, cluster) is None
-        assert projects.standing(world.quota_cache, cluster).reason == "AllowedBefore"
+async def test_a_cluster_of_another_api_that_is_there_goes_on(world: SeedWorld, prefix: str) -> None:
+    body = {"metadata": {"name": f"{prefix}c", "namespace": "alpha", "uid": "u"}, "spec": {"project": TYPO}}
+    cluster = msgspec.convert(body, UserCluster)
+    assert projects.refuse_machine(world.quota_cache, cluster) is None
+    assert projects.standing(world.quota_cache, cluster).reason == "AllowedBefore"
 
 
-async def test_a_new_user_cluster_gets_a_warning_and_one_of_another_api_is_refused() -> None:
-    async with seed_world() as world:
-        webhook = Webhook(world)
-        made = await webhook.create("a", TYPO)
-        assert code(made) == 200
-        (warning,) = made["warnings"]
-        assert warning.endswith("no Machine can be created; create the Project; did you mean alpha?")
-        for group, metadata in (
-            ("cluster.x-k8s.io", {"namespace": "alpha", "labels": {"seedquota.io/project": TYPO}}),
-            ("kubermatic.k8c.io", {"labels": {"project-id": TYPO}}),
-        ):
-            hosted = {"metadata": {"name": "a", "uid": "u", **metadata}, "spec": {}}
-            resource = {"group": group, "resource": "clusters"}
-            refused = await webhook.create("a", resource=resource, object=hosted)
-            assert code(refused) == 403
-            assert refused["status"]["message"].startswith(SAID)
-            allow(world.quota_cache)
-            assert code(await webhook.create("a", resource=resource, object=hosted)) == 200
-            allow(world.quota_cache, "Deny")
-        assert "warnings" not in await webhook.create("a", PROJECT)
+async def test_a_new_user_cluster_gets_a_warning_and_one_of_another_api_is_refused(world: SeedWorld) -> None:
+    webhook = Webhook(world)
+    made = await webhook.create("a", TYPO)
+    assert code(made) == 200
+    (warning,) = made["warnings"]
+    assert warning.endswith("no Machine can be created; create the Project; did you mean alpha?")
+    for group, metadata in (
+        ("cluster.x-k8s.io", {"namespace": "alpha", "labels": {"seedquota.io/project": TYPO}}),
+        ("kubermatic.k8c.io", {"labels": {"project-id": TYPO}}),
+    ):
+        hosted = {"metadata": {"name": "a", "uid": "u", **metadata}, "spec": {}}
+        resource = {"group": group, "resource": "clusters"}
+        refused = await webhook.create("a", resource=resource, object=hosted)
+        assert code(refused) == 403
+        assert refused["status"]["message"].startswith(SAID)
+        allow(world.quota_cache)
+        assert code(await webhook.create("a", resource=resource, object=hosted)) == 200
+        allow(world.quota_cache, "Deny")
+    assert "warnings" not in await webhook.create("a", PROJECT)
 
 
 @pytest.mark.parametrize(
@@ -230,49 +221,48 @@ async def test_a_new_user_cluster_gets_a_warning_and_one_of_another_api_is_refus
     ],
 )
 async def test_a_cluster_is_not_ready_while_its_project_is_unknown_unless_settings_allow_that(
-    allowed: bool, ready: str, reason: str, words: str
+    world: SeedWorld, allowed: bool, ready: str, reason: str, words: str
 ) -> None:
-    async with seed_world() as world:
-        cluster = declare(world.cluster_cache)
-        if allowed:
-            allow(world.quota_cache)
-        source = SimpleNamespace(problem=None, current=True, drift=SimpleNamespace(count=0), totals=MachineTotals())
-        keeper = SimpleNamespace(in_place=True, error=None, contested=False, wanted=lambda: True)
-        proof = Proof(True, "CanaryDenied")
-        unsized = MachineTotals().unsized(set())
-        shown = projects.shown(world.quota_cache, cluster)
-        found = conditions_of(cluster, cast(Source, source), cast(Any, keeper), proof, unsized, shown)
-        by_type = {each.type: each for each in found}
-        assert (by_type["Ready"].status, by_type["Ready"].reason) == (ready, reason)
-        assert words in by_type["Ready"].message
-        assert by_type["ProjectKnown"].status == "False"
+    cluster = declare(world.cluster_cache)
+    if allowed:
+        allow(world.quota_cache)
+    source = SimpleNamespace(problem=None, current=True, drift=SimpleNamespace(count=0), totals=MachineTotals())
+    keeper = SimpleNamespace(in_place=True, error=None, contested=False, wanted=lambda: True)
+    proof = Proof(True, "CanaryDenied")
+    unsized = MachineTotals().unsized(set())
+    shown = projects.shown(world.quota_cache, cluster)
+    found = conditions_of(cluster, cast(Source, source), cast(Any, keeper), proof, unsized, shown)
+    by_type = {each.type: each for each in found}
+    assert (by_type["Ready"].status, by_type["Ready"].reason) == (ready, reason)
+    assert words in by_type["Ready"].message
+    assert by_type["ProjectKnown"].status == "False"
 
 
-async def test_it_is_said_where_no_machine_can_be_created_since_the_project_is_gone_and_its_quota_is_not() -> None:
-    async with seed_world() as world:
-        cluster = declare(world.cluster_cache, PROJECT)
-        await world.quota(limits="cpu=1")
-        assert projects.shown(world.quota_cache, cluster).reason == "ProjectFound"
-        world.forget_project()
-        assert projects.shown(world.quota_cache, cluster).reason == "ProjectFound", "its quota is all that limits it"
-        await world.quota("of-acme", limits="cpu=9", subject={"kind": "organization", "name": "acme"})
-        found = projects.shown(world.quota_cache, cluster)
-        assert (found.status, found.reason) == ("Unknown", "ProjectMissing")
-        assert "no Machine can be created until the Project is there" in found.message
-        cluster = declare(world.cluster_cache, PROJECT, recorded("ProjectMissing"))
-        world.remove("project-alpha")
-        assert projects.shown(world.quota_cache, cluster).reason == "AllowedBefore"
-        assert "no Machine can be created" in projects.shown(world.quota_cache, cluster).message
+async def test_it_is_said_where_no_machine_can_be_created_since_the_project_is_gone_and_its_quota_is_not(
+    world: SeedWorld,
+) -> None:
+    cluster = declare(world.cluster_cache, PROJECT)
+    await world.quota(limits="cpu=1")
+    assert projects.shown(world.quota_cache, cluster).reason == "ProjectFound"
+    world.forget_project()
+    assert projects.shown(world.quota_cache, cluster).reason == "ProjectFound", "its quota is all that limits it"
+    await world.quota("of-acme", limits="cpu=9", subject={"kind": "organization", "name": "acme"})
+    found = projects.shown(world.quota_cache, cluster)
+    assert (found.status, found.reason) == ("Unknown", "ProjectMissing")
+    assert "no Machine can be created until the Project is there" in found.message
+    cluster = declare(world.cluster_cache, PROJECT, recorded("ProjectMissing"))
+    world.remove("project-alpha")
+    assert projects.shown(world.quota_cache, cluster).reason == "AllowedBefore"
+    assert "no Machine can be created" in projects.shown(world.quota_cache, cluster).message
 
 
-async def test_its_clusters_are_looked_at_when_a_project_comes_and_goes() -> None:
-    async with seed_world() as world:
-        told: list[str] = []
-        world.cluster_cache.on_user_cluster(told.append)
-        for change in (world.forget_project, lambda: world.join("acme"), lambda: world.remove("project-alpha")):
-            if not told:
-                await world.quota(limits="cpu=1")
-                assert told == ["alpha/c1"]
-            told.clear()
-            change()
+async def test_its_clusters_are_looked_at_when_a_project_comes_and_goes(world: SeedWorld) -> None:
+    told: list[str] = []
+    world.cluster_cache.on_user_cluster(told.append)
+    for change in (world.forget_project, lambda: world.join("acme"), lambda: world.remove("project-alpha")):
+        if not told:
+            await world.quota(limits="cpu=1")
             assert told == ["alpha/c1"]
+        told.clear()
+        change()
+        assert told == ["alpha/c1"]

@@ -38,7 +38,7 @@ from seed.cache.watches import Watches
 from seed.model.consumer import Consumer
 from tests.running import running
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
-from tests.unit.seed_world import PROJECT, nanos, seed_world
+from tests.unit.seed_world import PROJECT, SeedWorld, nanos
 
 LEASE = "seedquota-seed"
 NAMESPACE = "n"
@@ -387,24 +387,23 @@ async def test_while_records_cannot_be_read_nothing_is_known(seed: Seed) -> None
 # What it is for ---------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_asks_a_replica_that_is_deaf_is_told_so_and_nothing_is_reserved() -> None:
-    async with seed_world() as world:
-        await world.quota(limits="cpu=64", granted="cpu=64")
-        why: str | None = "this replica has had no answer from the API server for 31 s"
-        admission = Admission(world.quota_cache, world.registry, lambda: why)
-        kept = Reservation(source="alpha/c1", object="ns/u", amount=nanos("cpu=8"))
-        request = Request(
-            uid="u",
-            consumer=Consumer(PROJECT),
-            need=nanos("cpu=8"),
-            reservation=kept,
-            dry_run=False,
-            deadline=asyncio.get_running_loop().time() + 30,
-        )
-        found = await admission.decide(request)
-        assert found.refusal is not None
-        assert (found.refusal.code, found.refusal.cause) == (503, "QuotaUnavailable")
-        assert why in found.message
-        assert accounts.use(world.account()) == {}
-        why = None
-        assert (await admission.decide(request)).refusal is None
+async def test_whoever_asks_a_replica_that_is_deaf_is_told_so_and_nothing_is_reserved(world: SeedWorld) -> None:
+    await world.quota(limits="cpu=64", granted="cpu=64")
+    why: str | None = "this replica has had no answer from the API server for 31 s"
+    admission = Admission(world.quota_cache, world.registry, lambda: why)
+    kept = Reservation(source="alpha/c1", object="ns/u", amount=nanos("cpu=8"))
+    request = Request(
+        uid="u",
+        consumer=Consumer(PROJECT),
+        need=nanos("cpu=8"),
+        reservation=kept,
+        dry_run=False,
+        deadline=asyncio.get_running_loop().time() + 30,
+    )
+    found = await admission.decide(request)
+    assert found.refusal is not None
+    assert (found.refusal.code, found.refusal.cause) == (503, "QuotaUnavailable")
+    assert why in found.message
+    assert accounts.use(world.account()) == {}
+    why = None
+    assert (await admission.decide(request)).refusal is None

@@ -215,15 +215,14 @@ async def test_clusters_of_all_apis_count_once_and_those_of_cluster_api_share_on
         assert seed.serving == ("True", "CanaryDenied")
 
 
-async def test_whoever_counts_clusters_hears_of_those_of_cluster_api() -> None:
-    async with seed_world() as world:
-        heard: list[str] = []
-        ends = world.cluster_cache.on_hosted(heard.append)
-        key = hosted_key(PROJECT, "c2")
-        world.cluster_cache.host(key, None)
-        ends()
-        world.cluster_cache.host(key, None)
-        assert heard == [key]
+async def test_whoever_counts_clusters_hears_of_those_of_cluster_api(world: SeedWorld) -> None:
+    heard: list[str] = []
+    ends = world.cluster_cache.on_hosted(heard.append)
+    key = hosted_key(PROJECT, "c2")
+    world.cluster_cache.host(key, None)
+    ends()
+    world.cluster_cache.host(key, None)
+    assert heard == [key]
 
 
 async def test_what_the_seed_itself_is_asked_about_is_said_of_it() -> None:

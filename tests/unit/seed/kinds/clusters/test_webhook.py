@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from common.api.types import DefaultQuota, Defaults, QuotaSettings, QuotaSettingsSpec
@@ -99,6 +100,12 @@ async def counting(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counting]:
             yield found
 
 
+@pytest_asyncio.fixture
+async def found(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counting]:
+    async with counting(monkeypatch) as made:
+        yield made
+
+
 def owned(name: str, uid: str = "") -> Owned:
     return Owned(metadata=ObjectMeta(name=name, namespace="alpha", uid=uid or f"{name}-uid"))
 
@@ -146,72 +153,67 @@ def test_what_was_admitted_for_nothing_keeps_its_cluster_in_the_count_until_it_w
     assert totals.used_beside(reservations) == {}
 
 
-async def test_clusters_of_every_api_are_counted_for_their_projects(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with counting(monkeypatch) as found:
-        await found.serve()
-        await found.user_cluster("a")
-        await found.user_cluster("b", deletionTimestamp="2026-11-20T10:00:00Z", finalizers=["example.com/x"])
-        await found.user_cluster("c", "beta")
-        await found.cluster("d")
-        await found.cluster("nobodys", "")
-        await eventually(lambda: found.uses(3) and (KEY, True) in found.changes)
-        assert found.uses(1, "beta")
-        assert KEY in found.states
-        await found.api.remove("userclusters", "alpha", "b")
-        await eventually(lambda: found.uses(2))
-        assert found.changes[-1] == (KEY, True)
+async def test_clusters_of_every_api_are_counted_for_their_projects(found: Counting) -> None:
+    await found.serve()
+    await found.user_cluster("a")
+    await found.user_cluster("b", deletionTimestamp="2026-11-20T10:00:00Z", finalizers=["example.com/x"])
+    await found.user_cluster("c", "beta")
+    await found.cluster("d")
+    await found.cluster("nobodys", "")
+    await eventually(lambda: found.uses(3) and (KEY, True) in found.changes)
+    assert found.uses(1, "beta")
+    assert KEY in found.states
+    await found.api.remove("userclusters", "alpha", "b")
+    await eventually(lambda: found.uses(2))
+    assert found.changes[-1] == (KEY, True)
 
 
-async def test_a_status_that_changes_is_no_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with counting(monkeypatch) as found:
-        await found.user_cluster("a")
-        await eventually(lambda: found.uses(1) and (KEY, True) in found.changes)
-        before = list(found.changes)
-        await found.api.put("userclusters", "alpha", "a", spec={"project": "alpha"}, status={"machines": 3})
-        await found.user_cluster("b", "beta")
-        await eventually(lambda: found.uses(1, "beta"))
-        assert found.changes == [*before, (SourceKey.of_project(source_key.CLUSTERS, "beta"), False)]
+async def test_a_status_that_changes_is_no_news(found: Counting) -> None:
+    await found.user_cluster("a")
+    await eventually(lambda: found.uses(1) and (KEY, True) in found.changes)
+    before = list(found.changes)
+    await found.api.put("userclusters", "alpha", "a", spec={"project": "alpha"}, status={"machines": 3})
+    await found.user_cluster("b", "beta")
+    await eventually(lambda: found.uses(1, "beta"))
+    assert found.changes == [*before, (SourceKey.of_project(source_key.CLUSTERS, "beta"), False)]
 
 
-async def test_a_label_that_moves_takes_the_cluster_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with counting(monkeypatch) as found:
-        await found.serve()
-        uid = await found.cluster("a")
-        await eventually(lambda: found.uses(1) and (KEY, True) in found.changes)
-        assert await found.alpha.generation("alpha/a", uid) == 0
-        await found.cluster("a", "beta")
-        await eventually(lambda: found.uses(1, "beta"))
-        assert found.uses(0)
-        assert found.changes[-2:] == [(KEY, True), (SourceKey.of_project(source_key.CLUSTERS, "beta"), False)]
-        assert found.alpha.totals.gone([uid]) == {uid}
-        assert await found.alpha.generation("alpha/a", uid) is None, "what was reserved for it here can go"
-        assert await found.sources[SourceKey.of_project(source_key.CLUSTERS, "beta")].generation("alpha/a", uid) == 0
+async def test_a_label_that_moves_takes_the_cluster_along(found: Counting) -> None:
+    await found.serve()
+    uid = await found.cluster("a")
+    await eventually(lambda: found.uses(1) and (KEY, True) in found.changes)
+    assert await found.alpha.generation("alpha/a", uid) == 0
+    await found.cluster("a", "beta")
+    await eventually(lambda: found.uses(1, "beta"))
+    assert found.uses(0)
+    assert found.changes[-2:] == [(KEY, True), (SourceKey.of_project(source_key.CLUSTERS, "beta"), False)]
+    assert found.alpha.totals.gone([uid]) == {uid}
+    assert await found.alpha.generation("alpha/a", uid) is None, "what was reserved for it here can go"
+    assert await found.sources[SourceKey.of_project(source_key.CLUSTERS, "beta")].generation("alpha/a", uid) == 0
 
 
-async def test_a_demanded_list_is_one_of_every_kind_that_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with counting(monkeypatch) as found:
-        await found.serve()
-        await eventually(lambda: found.uses(0) and found.sources._following.get(CRD) is not None)
-        before = found.api.lists
-        demanded = moment()
-        found.alpha.relist()
-        assert found.alpha.listed_from <= demanded
-        found.states.clear()
-        await eventually(lambda: found.alpha.listed_from > demanded)
-        assert KEY in found.states
-        assert found.api.lists == before + 2
+async def test_a_demanded_list_is_one_of_every_kind_that_begins_later(found: Counting) -> None:
+    await found.serve()
+    await eventually(lambda: found.uses(0) and found.sources._following.get(CRD) is not None)
+    before = found.api.lists
+    demanded = moment()
+    found.alpha.relist()
+    assert found.alpha.listed_from <= demanded
+    found.states.clear()
+    await eventually(lambda: found.alpha.listed_from > demanded)
+    assert KEY in found.states
+    assert found.api.lists == before + 2
 
 
-async def test_a_kind_that_is_not_followed_yet_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with counting(monkeypatch) as found:
-        await eventually(lambda: found.uses(0))
-        assert await found.alpha.generation("alpha/a", "uid") is None, "there is no such kind"
-        found.served.crds.relist()
-        monkeypatch.setattr(found.served, "find", lambda _wanted, _now=None: None)  # its watch lags
-        await found.serve()
-        uid = await found.cluster("a")
-        with pytest.raises(Unavailable, match="not followed yet"):
-            await found.alpha.generation("alpha/a", uid)
+async def test_a_kind_that_is_not_followed_yet_proves_nothing(found: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    await eventually(lambda: found.uses(0))
+    assert await found.alpha.generation("alpha/a", "uid") is None, "there is no such kind"
+    found.served.crds.relist()
+    monkeypatch.setattr(found.served, "find", lambda _wanted, _now=None: None)  # its watch lags
+    await found.serve()
+    uid = await found.cluster("a")
+    with pytest.raises(Unavailable, match="not followed yet"):
+        await found.alpha.generation("alpha/a", uid)
 
 
 async def test_where_crds_may_not_be_read_there_are_no_other_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,48 +228,49 @@ async def test_where_crds_may_not_be_read_there_are_no_other_clusters(monkeypatc
         assert await found.alpha.generation("alpha/b", "never-came") is None
 
 
-async def test_a_kind_that_comes_is_counted_and_one_that_goes_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with counting(monkeypatch) as found:
-        await found.user_cluster("a")
-        await found.cluster("b")
-        await eventually(lambda: found.uses(1))
-        await found.serve()
-        await eventually(lambda: found.uses(2))
-        await found.api.remove("customresourcedefinitions", "", CRD)
-        await eventually(lambda: found.uses(1))
+async def test_a_kind_that_comes_is_counted_and_one_that_goes_is_free(found: Counting) -> None:
+    await found.user_cluster("a")
+    await found.cluster("b")
+    await eventually(lambda: found.uses(1))
+    await found.serve()
+    await eventually(lambda: found.uses(2))
+    await found.api.remove("customresourcedefinitions", "", CRD)
+    await eventually(lambda: found.uses(1))
 
 
-async def test_a_kind_that_is_defined_and_not_served_keeps_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with counting(monkeypatch) as found:
-        await found.serve()
-        await found.user_cluster("a")
-        uid = await found.cluster("b")
-        await eventually(lambda: found.uses(2))
-        monkeypatch.delitem(fakes.PLURALS, "clusters")
-        await found.serve(served=False)
-        await eventually(lambda: found.alpha.problem is not None)
-        assert found.alpha.problem is not None and found.alpha.problem.reason == "ResourceNotListed"
-        assert "clusters" in found.alpha.problem.message and "404" in found.alpha.problem.message
-        await found.user_cluster("c")
-        await eventually(lambda: found.uses(3))
-        assert not found.alpha.live
-        with pytest.raises(ApiError):
-            await found.alpha.generation("alpha/b", uid)
-        monkeypatch.setitem(fakes.PLURALS, "clusters", ("cluster.x-k8s.io/v1beta2", "Cluster"))
-        await found.serve()
-        await eventually(lambda: found.alpha.problem is None and found.uses(3))
+async def test_a_kind_that_is_defined_and_not_served_keeps_its_count(
+    found: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await found.serve()
+    await found.user_cluster("a")
+    uid = await found.cluster("b")
+    await eventually(lambda: found.uses(2))
+    monkeypatch.delitem(fakes.PLURALS, "clusters")
+    await found.serve(served=False)
+    await eventually(lambda: found.alpha.problem is not None)
+    assert found.alpha.problem is not None and found.alpha.problem.reason == "ResourceNotListed"
+    assert "clusters" in found.alpha.problem.message and "404" in found.alpha.problem.message
+    await found.user_cluster("c")
+    await eventually(lambda: found.uses(3))
+    assert not found.alpha.live
+    with pytest.raises(ApiError):
+        await found.alpha.generation("alpha/b", uid)
+    monkeypatch.setitem(fakes.PLURALS, "clusters", ("cluster.x-k8s.io/v1beta2", "Cluster"))
+    await found.serve()
+    await eventually(lambda: found.alpha.problem is None and found.uses(3))
 
 
-async def test_a_leader_that_never_saw_a_kind_served_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with counting(monkeypatch) as found:
-        await found.serve(served=False)
-        monkeypatch.delitem(fakes.PLURALS, "clusters")
-        await found.user_cluster("a")
-        found.served.crds.relist()
-        await eventually(lambda: found.alpha.problem is not None)
-        assert not found.alpha.counted and found.alpha.listed_from == 0
-        await found.api.remove("customresourcedefinitions", "", CRD)
-        await eventually(lambda: found.uses(1) and found.alpha.problem is None)
+async def test_a_leader_that_never_saw_a_kind_served_counts_nothing(
+    found: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await found.serve(served=False)
+    monkeypatch.delitem(fakes.PLURALS, "clusters")
+    await found.user_cluster("a")
+    found.served.crds.relist()
+    await eventually(lambda: found.alpha.problem is not None)
+    assert not found.alpha.counted and found.alpha.listed_from == 0
+    await found.api.remove("customresourcedefinitions", "", CRD)
+    await eventually(lambda: found.uses(1) and found.alpha.problem is None)
 
 
 async def test_an_api_server_that_does_not_answer_leaves_the_count_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

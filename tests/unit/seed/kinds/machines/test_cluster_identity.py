@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from common.api.types import ACCEPT_CLUSTER_ANNOTATION, UserCluster
@@ -90,104 +91,102 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
         yield made
 
 
-async def test_the_first_cluster_that_is_found_is_recorded_before_it_is_followed(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest_asyncio.fixture
+async def there(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    async with world(monkeypatch) as made:
+        yield made
+
+
+async def test_the_first_cluster_that_is_found_is_recorded_before_it_is_followed(there: World) -> None:
+    await there.leads_to(FIRST)
+    assert await there.check(await there.user_cluster("c1")) is None
+    assert there.recorded("c1") == FIRST
+
+
+async def test_a_status_that_is_written_at_the_same_time_is_read_anew(
+    there: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world(monkeypatch) as there:
-        await there.leads_to(FIRST)
-        assert await there.check(await there.user_cluster("c1")) is None
-        assert there.recorded("c1") == FIRST
+    await there.leads_to(FIRST)
+    user_cluster = await there.user_cluster("c1")
+    find, finds = Cluster.find, 0
+
+    async def contended(self: Cluster, *arguments: Any) -> Any:
+        nonlocal finds
+        finds += 1
+        found = await find(self, *arguments)
+        if finds <= 2:
+            there.api.objects["userclusters", "alpha", "c1"]["metadata"]["resourceVersion"] = f"changed-{finds}"
+        return found
+
+    monkeypatch.setattr(Cluster, "find", contended)
+    assert await there.check(user_cluster) is None
+    assert (there.recorded("c1"), finds) == (FIRST, 3)
 
 
-async def test_a_status_that_is_written_at_the_same_time_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        await there.leads_to(FIRST)
-        user_cluster = await there.user_cluster("c1")
-        find, finds = Cluster.find, 0
-
-        async def contended(self: Cluster, *arguments: Any) -> Any:
-            nonlocal finds
-            finds += 1
-            found = await find(self, *arguments)
-            if finds <= 2:
-                there.api.objects["userclusters", "alpha", "c1"]["metadata"]["resourceVersion"] = f"changed-{finds}"
-            return found
-
-        monkeypatch.setattr(Cluster, "find", contended)
-        assert await there.check(user_cluster) is None
-        assert (there.recorded("c1"), finds) == (FIRST, 3)
+async def test_another_cluster_is_a_problem_until_it_is_accepted(there: World) -> None:
+    await there.leads_to(SECOND)
+    problem = await there.check(await there.user_cluster("c1", held=FIRST))
+    assert problem is not None and problem.reason == "ClusterChanged"
+    assert all(text in problem.message for text in (FIRST, SECOND, f"{ACCEPT_CLUSTER_ANNOTATION}: {SECOND}"))
+    problem = await there.check(await there.user_cluster("c1", held=FIRST, accepts="something else"))
+    assert problem is not None and problem.reason == "ClusterChanged"
+    assert there.recorded("c1") == FIRST
+    assert await there.check(await there.user_cluster("c1", held=FIRST, accepts=SECOND)) is None
+    assert there.recorded("c1") == SECOND
+    await there.leads_to(FIRST)
+    problem = await there.check(await there.user_cluster("c1", held=SECOND, accepts=SECOND))
+    assert problem is not None and problem.reason == "ClusterChanged", "what was accepted is the other one"
 
 
-async def test_another_cluster_is_a_problem_until_it_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        await there.leads_to(SECOND)
-        problem = await there.check(await there.user_cluster("c1", held=FIRST))
-        assert problem is not None and problem.reason == "ClusterChanged"
-        assert all(text in problem.message for text in (FIRST, SECOND, f"{ACCEPT_CLUSTER_ANNOTATION}: {SECOND}"))
-        problem = await there.check(await there.user_cluster("c1", held=FIRST, accepts="something else"))
-        assert problem is not None and problem.reason == "ClusterChanged"
-        assert there.recorded("c1") == FIRST
-        assert await there.check(await there.user_cluster("c1", held=FIRST, accepts=SECOND)) is None
-        assert there.recorded("c1") == SECOND
-        await there.leads_to(FIRST)
-        problem = await there.check(await there.user_cluster("c1", held=SECOND, accepts=SECOND))
-        assert problem is not None and problem.reason == "ClusterChanged", "what was accepted is the other one"
+async def test_what_is_recorded_is_read_not_what_a_watch_cache_has(there: World) -> None:
+    await there.leads_to(SECOND)
+    lagging = await there.user_cluster("c1")
+    await there.user_cluster("c1", held=FIRST)
+    there.cluster_cache.user_clusters.store._set("alpha/c1", lagging)
+    problem = await there.check(lagging)
+    assert problem is not None and problem.reason == "ClusterChanged"
 
 
-async def test_what_is_recorded_is_read_not_what_a_watch_cache_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        await there.leads_to(SECOND)
-        lagging = await there.user_cluster("c1")
-        await there.user_cluster("c1", held=FIRST)
-        there.cluster_cache.user_clusters.store._set("alpha/c1", lagging)
-        problem = await there.check(lagging)
-        assert problem is not None and problem.reason == "ClusterChanged"
+async def test_a_user_cluster_that_was_made_again_is_not_recorded_by_its_name(there: World) -> None:
+    await there.leads_to(FIRST)
+    gone = await there.user_cluster("c1")
+    await there.api.remove("userclusters", "alpha", "c1")
+    with pytest.raises(Conflict, match="alpha/c1 is gone"):
+        await there.check(gone)
+    await there.user_cluster("c1")
+    with pytest.raises(Conflict, match="alpha/c1 is gone"):
+        await there.check(gone)
 
 
-async def test_a_user_cluster_that_was_made_again_is_not_recorded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        await there.leads_to(FIRST)
-        gone = await there.user_cluster("c1")
-        await there.api.remove("userclusters", "alpha", "c1")
-        with pytest.raises(Conflict, match="alpha/c1 is gone"):
-            await there.check(gone)
-        await there.user_cluster("c1")
-        with pytest.raises(Conflict, match="alpha/c1 is gone"):
-            await there.check(gone)
+async def test_of_two_with_one_cluster_the_later_gives_way(there: World) -> None:
+    await there.leads_to(FIRST)
+    later, earlier = await there.user_cluster("a", created="2"), await there.user_cluster("b", created="1")
+    assert await there.check(later) is None, "nobody knows of the other yet"
+    assert await there.check(earlier) is None
+    assert there.identities.later(earlier) == ["alpha/a"]
+    assert there.identities.later(later) == []
+    problem = await there.check(later)
+    assert problem is not None and problem.reason == "DuplicateCluster"
+    assert "alpha/b" in problem.message and FIRST in problem.message
+    assert there.identities.is_shared(earlier.metadata.uid)
+    there.cluster_cache.user_clusters.store._remove("alpha/b")
+    there.identities.forget(earlier.metadata.uid)
+    assert not there.identities.is_shared(later.metadata.uid)
+    assert await there.check(later) is None
 
 
-async def test_of_two_with_one_cluster_the_later_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        await there.leads_to(FIRST)
-        later, earlier = await there.user_cluster("a", created="2"), await there.user_cluster("b", created="1")
-        assert await there.check(later) is None, "nobody knows of the other yet"
-        assert await there.check(earlier) is None
-        assert there.identities.later(earlier) == ["alpha/a"]
-        assert there.identities.later(later) == []
-        problem = await there.check(later)
-        assert problem is not None and problem.reason == "DuplicateCluster"
-        assert "alpha/b" in problem.message and FIRST in problem.message
-        assert there.identities.is_shared(earlier.metadata.uid)
-        there.cluster_cache.user_clusters.store._remove("alpha/b")
-        there.identities.forget(earlier.metadata.uid)
-        assert not there.identities.is_shared(later.metadata.uid)
-        assert await there.check(later) is None
+async def test_of_two_made_at_once_the_name_decides(there: World) -> None:
+    await there.leads_to(FIRST)
+    await there.user_cluster("a", held=FIRST)
+    problem = await there.check(await there.user_cluster("b"))
+    assert problem is not None and problem.reason == "DuplicateCluster"
+    assert there.recorded("b") is None
 
 
-async def test_of_two_made_at_once_the_name_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        await there.leads_to(FIRST)
-        await there.user_cluster("a", held=FIRST)
-        problem = await there.check(await there.user_cluster("b"))
-        assert problem is not None and problem.reason == "DuplicateCluster"
-        assert there.recorded("b") is None
-
-
-async def test_a_user_cluster_on_the_seed_itself_is_nobodys_double(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        await there.leads_to(FIRST)
-        there.seen(await there.api.put("userclusters", "alpha", "a", spec={"project": "alpha"}))
-        assert await there.check(await there.user_cluster("b")) is None
+async def test_a_user_cluster_on_the_seed_itself_is_nobodys_double(there: World) -> None:
+    await there.leads_to(FIRST)
+    there.seen(await there.api.put("userclusters", "alpha", "a", spec={"project": "alpha"}))
+    assert await there.check(await there.user_cluster("b")) is None
 
 
 async def test_where_kube_system_may_not_be_read_all_is_as_before(
@@ -212,7 +211,7 @@ async def test_a_cluster_that_does_not_answer_is_not_followed(monkeypatch: pytes
             await there.check(await there.user_cluster("c1", held=FIRST))
 
 
-async def test_a_cluster_of_kubermatic_is_known_as_long_as_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_of_kubermatic_is_known_as_long_as_one_leads(there: World) -> None:
     def hosted(**annotations: str) -> UserCluster:
         metadata = {"name": f"{KUBERMATIC}abc", "namespace": "cluster-abc", "uid": "abc", "annotations": annotations}
         spec = {"project": "alpha", "kubeconfigSecretRef": {"name": "admin-kubeconfig"}}
@@ -220,19 +219,17 @@ async def test_a_cluster_of_kubermatic_is_known_as_long_as_one_leads(monkeypatch
         there.cluster_cache.host(made.metadata.key, made)
         return made
 
-    async with world(monkeypatch) as there:
-        await there.leads_to(FIRST)
-        assert await there.check(hosted()) is None
-        await there.leads_to(SECOND)
-        problem = await there.check(hosted())
-        assert problem is not None and problem.reason == "ClusterChanged"
-        assert await there.check(hosted(**{ACCEPT_CLUSTER_ANNOTATION: SECOND})) is None
-        problem = await there.check(await there.user_cluster("c1"))
-        assert problem is not None and problem.reason == "DuplicateCluster", "it was declared once more"
+    await there.leads_to(FIRST)
+    assert await there.check(hosted()) is None
+    await there.leads_to(SECOND)
+    problem = await there.check(hosted())
+    assert problem is not None and problem.reason == "ClusterChanged"
+    assert await there.check(hosted(**{ACCEPT_CLUSTER_ANNOTATION: SECOND})) is None
+    problem = await there.check(await there.user_cluster("c1"))
+    assert problem is not None and problem.reason == "DuplicateCluster", "it was declared once more"
 
 
-async def test_a_cluster_that_changed_is_told_before_one_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        one, other = await there.user_cluster("a", held=FIRST), await there.user_cluster("b", held=SECOND)
-        problem = judge(other, SECOND, FIRST, one)
-        assert problem is not None and problem.reason == "ClusterChanged"
+async def test_a_cluster_that_changed_is_told_before_one_that_is_taken(there: World) -> None:
+    one, other = await there.user_cluster("a", held=FIRST), await there.user_cluster("b", held=SECOND)
+    problem = judge(other, SECOND, FIRST, one)
+    assert problem is not None and problem.reason == "ClusterChanged"

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from common.kube.client.errors import ApiError, Unavailable
@@ -156,209 +157,201 @@ async def followed(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
             await asyncio.gather(running, *found.following, return_exceptions=True)
 
 
-async def test_what_is_in_the_namespaces_of_a_quota_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", {"pods": "5", "services": "5"}, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        await found.api.put("services", "web", "s")
-        await found.pod("b", "other")
-        await eventually(lambda: found.used() == {"pods": 1, "services": 1})
-        await found.api.put("namespaces", "", "other", metadata={"labels": ANN})
-        await eventually(lambda: found.used() == {"pods": 2, "services": 1})
-        found.changes.clear()
-        await found.api.put("namespaces", "", "web", metadata={"labels": {}})
-        await eventually(lambda: found.used() == {"pods": 1})
-        assert found.changes == [("all", True)], "all that it had, at once"
-        assert found.source().namespaces == ["other"]
-        assert found.source().current and found.source().problem is None
+@pytest_asyncio.fixture
+async def found(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Followed]:
+    async with followed(monkeypatch) as made:
+        yield made
 
 
-async def test_a_namespace_that_is_being_deleted_counts_and_is_not_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        assert found.source().namespaces == ["web"]
-        ending = {"labels": ANN, "deletionTimestamp": "2026-11-20T10:00:00Z"}
-        await found.api.put("namespaces", "", "web", metadata=ending)
-        await eventually(lambda: found.source().namespaces == [])
-        assert found.used() == {"pods": 1}
-        found.following[0].cancel()
-        await eventually(lambda: found.source().namespaces is None)
+async def test_what_is_in_the_namespaces_of_a_quota_is_counted(found: Followed) -> None:
+    found.world.quota("all", {"pods": "5", "services": "5"}, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    await found.api.put("services", "web", "s")
+    await found.pod("b", "other")
+    await eventually(lambda: found.used() == {"pods": 1, "services": 1})
+    await found.api.put("namespaces", "", "other", metadata={"labels": ANN})
+    await eventually(lambda: found.used() == {"pods": 2, "services": 1})
+    found.changes.clear()
+    await found.api.put("namespaces", "", "web", metadata={"labels": {}})
+    await eventually(lambda: found.used() == {"pods": 1})
+    assert found.changes == [("all", True)], "all that it had, at once"
+    assert found.source().namespaces == ["other"]
+    assert found.source().current and found.source().problem is None
 
 
-async def test_what_lacks_a_list_from_after_a_moment_is_told_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        before = moment()
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        assert found.source().unlisted(before) == []
-        assert found.source().unlisted(moment()) == ["namespaces", "pods", "widgets.example.com"]
-        found.following[0].cancel()
-        await eventually(lambda: found.source().unlisted(moment()) == [])  # the cluster itself is away
+async def test_a_namespace_that_is_being_deleted_counts_and_is_not_written_to(found: Followed) -> None:
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    assert found.source().namespaces == ["web"]
+    ending = {"labels": ANN, "deletionTimestamp": "2026-11-20T10:00:00Z"}
+    await found.api.put("namespaces", "", "web", metadata=ending)
+    await eventually(lambda: found.source().namespaces == [])
+    assert found.used() == {"pods": 1}
+    found.following[0].cancel()
+    await eventually(lambda: found.source().namespaces is None)
 
 
-async def test_only_what_is_limited_is_watched_and_numbers_need_no_more_than_metadata(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_what_lacks_a_list_from_after_a_moment_is_told_by_its_kind(found: Followed) -> None:
+    before = moment()
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    assert found.source().unlisted(before) == []
+    assert found.source().unlisted(moment()) == ["namespaces", "pods", "widgets.example.com"]
+    found.following[0].cancel()
+    await eventually(lambda: found.source().unlisted(moment()) == [])  # the cluster itself is away
+
+
+async def test_only_what_is_limited_is_watched_and_numbers_need_no_more_than_metadata(found: Followed) -> None:
+    found.serve_widgets("v1")
+    found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {})
+    assert not found.api.count("GET", "/pods"), "no quota limits them"
+    await found.api.put("widgets", "web", "w")
+    await eventually(lambda: found.used() == {"count/widgets.example.com": 1})
+
+
+async def test_a_kind_that_is_not_defined_has_no_objects_until_it_is(
+    found: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with followed(monkeypatch) as found:
-        found.serve_widgets("v1")
-        found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {})
-        assert not found.api.count("GET", "/pods"), "no quota limits them"
-        await found.api.put("widgets", "web", "w")
-        await eventually(lambda: found.used() == {"count/widgets.example.com": 1})
-
-
-async def test_a_kind_that_is_not_defined_has_no_objects_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        await found.api.put("widgets", "web", "w")
-        await found.define_widgets()
-        found.serve_widgets("v1")
-        await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
-        await eventually(lambda: found.widgets()._defined)
-        # It is gone with its definition; and so is its list.
-        found.unserve_widgets(monkeypatch)
-        await found.api.remove("customresourcedefinitions", "", CRD)
-        found.source().relist()
-        await eventually(lambda: found.used() == {"pods": 1})
-        await eventually(lambda: found.problem("all") is None)  # its watch may have said so before its definition did
-        assert await found.source().generation("widgets.example.com:web/other", "w") is None
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    await found.api.put("widgets", "web", "w")
+    await found.define_widgets()
+    found.serve_widgets("v1")
+    await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
+    await eventually(lambda: found.widgets()._defined)
+    # It is gone with its definition; and so is its list.
+    found.unserve_widgets(monkeypatch)
+    await found.api.remove("customresourcedefinitions", "", CRD)
+    found.source().relist()
+    await eventually(lambda: found.used() == {"pods": 1})
+    await eventually(lambda: found.problem("all") is None)  # its watch may have said so before its definition did
+    assert await found.source().generation("widgets.example.com:web/other", "w") is None
 
 
 @pytest.mark.parametrize("defined", [True, False])
 async def test_a_kind_that_is_not_served_keeps_its_count_unless_its_definition_is_gone(
-    monkeypatch: pytest.MonkeyPatch, defined: bool
+    found: Followed, monkeypatch: pytest.MonkeyPatch, defined: bool
 ) -> None:
     """Of a definition no version is served; or the APIService of another server was deleted."""
-    async with followed(monkeypatch) as found:
-        if defined:
-            await found.define_widgets()
-        found.serve_widgets("v1")
-        await found.api.put("widgets", "web", "w")
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
-        found.unserve_widgets(monkeypatch)
-        demanded = moment()
-        found.source().relist()
-        await eventually(lambda: "not served" in getattr(found.problem("all"), "message", ""))
-        problem = found.problem("all")
-        assert problem is not None and problem.reason == "ResourceNotListed"
-        assert ("CustomResourceDefinition widgets.example.com is there" in problem.message) == defined
-        await found.pod("b")
-        await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
-        assert not found.source().live and found.source().listed_from <= demanded
-        with pytest.raises(ApiError):
-            await found.source().generation("widgets.example.com:web/other", "w")
-        monkeypatch.setitem(fakes.PLURALS, "widgets", ("v1", "Widget"))
-        found.serve_widgets("v1")
-        await eventually(lambda: found.problem("all") is None and found.source().listed_from > demanded)
-        assert found.used() == {"pods": 2, "count/widgets.example.com": 1}
+    if defined:
+        await found.define_widgets()
+    found.serve_widgets("v1")
+    await found.api.put("widgets", "web", "w")
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
+    found.unserve_widgets(monkeypatch)
+    demanded = moment()
+    found.source().relist()
+    await eventually(lambda: "not served" in getattr(found.problem("all"), "message", ""))
+    problem = found.problem("all")
+    assert problem is not None and problem.reason == "ResourceNotListed"
+    assert ("CustomResourceDefinition widgets.example.com is there" in problem.message) == defined
+    await found.pod("b")
+    await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
+    assert not found.source().live and found.source().listed_from <= demanded
+    with pytest.raises(ApiError):
+        await found.source().generation("widgets.example.com:web/other", "w")
+    monkeypatch.setitem(fakes.PLURALS, "widgets", ("v1", "Widget"))
+    found.serve_widgets("v1")
+    await eventually(lambda: found.problem("all") is None and found.source().listed_from > demanded)
+    assert found.used() == {"pods": 2, "count/widgets.example.com": 1}
 
 
 FIELD = "sum.widgets.v1.example.com/spec.size"
 
 
 async def test_a_field_is_counted_in_its_version_and_kept_where_that_is_not_served(
-    monkeypatch: pytest.MonkeyPatch,
+    found: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with followed(monkeypatch) as found:
-        await found.define_widgets()
-        found.serve_widgets("v1")
-        monkeypatch.setitem(fakes.PLURALS, "widgets", ("example.com/v1", "Widget"))
-        await found.api.put("widgets", "web", "a", spec={"size": 3, "more": "text"})
-        await found.api.put("widgets", "web", "b", spec={"size": "4"})
-        await found.api.put("widgets", "web", "without", spec={})
-        found.world.quota("all", {FIELD: "9"}, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {FIELD: 7})
-        await found.api.put("widgets", "web", "a", spec={"size": 1})
-        await eventually(lambda: found.used() == {FIELD: 5})
-        # What cannot be read keeps what it had, and says so.
-        await found.api.put("widgets", "web", "b", spec={"size": "-4"})
-        await eventually(lambda: "web/b" in getattr(found.problem("all"), "message", ""))
-        assert found.used() == {FIELD: 5}
-        await found.api.put("widgets", "web", "b", spec={"size": 2})
-        await eventually(lambda: found.used() == {FIELD: 3} and found.problem("all") is None)
-        assert not found.sources.unserved(CLUSTER)
-        found.serve_widgets("v2")
-        monkeypatch.delitem(fakes.PLURALS, "widgets")
-        found.source().relist()
-        await eventually(lambda: found.sources.unserved(CLUSTER) == {GroupResource("widgets", "example.com")})
-        served = "widgets.example.com are not served as v1, but as v2: name that version in the quota"
-        await eventually(lambda: served in getattr(found.problem("all"), "message", ""))
-        assert found.used() == {FIELD: 3} and found.source().listed_from > 0, "the last count stays"
+    await found.define_widgets()
+    found.serve_widgets("v1")
+    monkeypatch.setitem(fakes.PLURALS, "widgets", ("example.com/v1", "Widget"))
+    await found.api.put("widgets", "web", "a", spec={"size": 3, "more": "text"})
+    await found.api.put("widgets", "web", "b", spec={"size": "4"})
+    await found.api.put("widgets", "web", "without", spec={})
+    found.world.quota("all", {FIELD: "9"}, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {FIELD: 7})
+    await found.api.put("widgets", "web", "a", spec={"size": 1})
+    await eventually(lambda: found.used() == {FIELD: 5})
+    # What cannot be read keeps what it had, and says so.
+    await found.api.put("widgets", "web", "b", spec={"size": "-4"})
+    await eventually(lambda: "web/b" in getattr(found.problem("all"), "message", ""))
+    assert found.used() == {FIELD: 5}
+    await found.api.put("widgets", "web", "b", spec={"size": 2})
+    await eventually(lambda: found.used() == {FIELD: 3} and found.problem("all") is None)
+    assert not found.sources.unserved(CLUSTER)
+    found.serve_widgets("v2")
+    monkeypatch.delitem(fakes.PLURALS, "widgets")
+    found.source().relist()
+    await eventually(lambda: found.sources.unserved(CLUSTER) == {GroupResource("widgets", "example.com")})
+    served = "widgets.example.com are not served as v1, but as v2: name that version in the quota"
+    await eventually(lambda: served in getattr(found.problem("all"), "message", ""))
+    assert found.used() == {FIELD: 3} and found.source().listed_from > 0, "the last count stays"
 
 
-async def test_another_field_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.serve_widgets("v1")
-        monkeypatch.setitem(fakes.PLURALS, "widgets", ("example.com/v1", "Widget"))
-        await found.api.put("widgets", "web", "a", spec={"size": 3, "disk": {"gigabytes": 7}})
-        found.world.quota("all", {FIELD: "9"}, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {FIELD: 3})
-        other = "sum.widgets.v1.example.com/spec.disk.gigabytes"
-        found.world.quota("all", {other: "9"}, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {other: 7})
-        # What was granted of a field of an older version keeps nothing from being read in the new one.
-        found.accounts.grant("all", **{other: 9})
-        found.serve_widgets("v2")
-        monkeypatch.setitem(fakes.PLURALS, "widgets", ("example.com/v2", "Widget"))
-        newer = FIELD.replace("v1", "v2")
-        found.world.quota("all", {newer: "9"}, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {newer: 3})
+async def test_another_field_is_counted_anew(found: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    found.serve_widgets("v1")
+    monkeypatch.setitem(fakes.PLURALS, "widgets", ("example.com/v1", "Widget"))
+    await found.api.put("widgets", "web", "a", spec={"size": 3, "disk": {"gigabytes": 7}})
+    found.world.quota("all", {FIELD: "9"}, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {FIELD: 3})
+    other = "sum.widgets.v1.example.com/spec.disk.gigabytes"
+    found.world.quota("all", {other: "9"}, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {other: 7})
+    # What was granted of a field of an older version keeps nothing from being read in the new one.
+    found.accounts.grant("all", **{other: 9})
+    found.serve_widgets("v2")
+    monkeypatch.setitem(fakes.PLURALS, "widgets", ("example.com/v2", "Widget"))
+    newer = FIELD.replace("v1", "v2")
+    found.world.quota("all", {newer: "9"}, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {newer: 3})
 
 
-async def test_one_who_has_not_seen_a_kind_served_leaves_its_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_who_has_not_seen_a_kind_served_leaves_its_count(found: Followed) -> None:
     """A new leader, while no version of its definition is served; then while its definition is gone."""
-    async with followed(monkeypatch) as found:
-        await found.define_widgets()
-        found.accounts.sums["all"] = {"pods": UNIT, "count/widgets.example.com": UNIT}
-        found.accounts.unread.add("all")
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        found.world.quota("other", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: found.sources and found.problem("all") is not None)
-        await eventually(lambda: "is there" in getattr(found.problem("all"), "message", ""))
-        assert found.used() is None and found.source().listed_from == 0
-        await found.api.remove("customresourcedefinitions", "", CRD)
-        await eventually(lambda: found.used("other") == {"pods": 1})
-        assert found.source("other").not_served == {"count/widgets.example.com"}
-        assert found.used() is None, "its account was not read yet"
-        found.accounts.unread.clear()
-        found.accounts.grant("all", pods=UNIT)
-        await eventually(
-            lambda: "count/widgets.example.com=1 was counted" in getattr(found.problem("all"), "message", "")
-        )
-        problem = found.problem("all")
-        assert problem is not None and problem.reason == "ResourceNotListed"
-        assert found.used() is None
-        with pytest.raises(ApiError):
-            await found.source().generation("widgets.example.com:web/w", "w")
-        # As the message says: an empty definition, which is deleted again.
-        await found.define_widgets()
-        found.serve_widgets("v1")
-        await eventually(lambda: found.used() == {"pods": 1})
-        assert found.problem("all") is None
-        await eventually(lambda: not found.source("other").not_served)
+    await found.define_widgets()
+    found.accounts.sums["all"] = {"pods": UNIT, "count/widgets.example.com": UNIT}
+    found.accounts.unread.add("all")
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    found.world.quota("other", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: found.sources and found.problem("all") is not None)
+    await eventually(lambda: "is there" in getattr(found.problem("all"), "message", ""))
+    assert found.used() is None and found.source().listed_from == 0
+    await found.api.remove("customresourcedefinitions", "", CRD)
+    await eventually(lambda: found.used("other") == {"pods": 1})
+    assert found.source("other").not_served == {"count/widgets.example.com"}
+    assert found.used() is None, "its account was not read yet"
+    found.accounts.unread.clear()
+    found.accounts.grant("all", pods=UNIT)
+    await eventually(lambda: "count/widgets.example.com=1 was counted" in getattr(found.problem("all"), "message", ""))
+    problem = found.problem("all")
+    assert problem is not None and problem.reason == "ResourceNotListed"
+    assert found.used() is None
+    with pytest.raises(ApiError):
+        await found.source().generation("widgets.example.com:web/w", "w")
+    # As the message says: an empty definition, which is deleted again.
+    await found.define_widgets()
+    found.serve_widgets("v1")
+    await eventually(lambda: found.used() == {"pods": 1})
+    assert found.problem("all") is None
+    await eventually(lambda: not found.source("other").not_served)
 
 
-async def test_without_the_right_to_read_definitions_the_count_is_left_and_the_role_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with followed(monkeypatch) as found:
+async def test_without_the_right_to_read_definitions_the_count_is_left_and_the_role_is_named(found: Followed) -> None:
 
-        async def forbidden(request: web.Request) -> web.Response | None:
-            return fakes.status(403, "Forbidden") if "customresourcedefinitions" in request.path else None
+    async def forbidden(request: web.Request) -> web.Response | None:
+        return fakes.status(403, "Forbidden") if "customresourcedefinitions" in request.path else None
 
-        found.api.answers += [forbidden] * 10_000
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: found.sources and found.problem("all") is not None)
-        problem = found.problem("all")
-        assert problem is not None and "customresourcedefinitions" in problem.message
-        assert "bind the role of charts/rbac/user-cluster-namespaces.yaml there" in problem.message
-        assert found.used() is None
-        found.api.answers.clear()
-        await eventually(lambda: found.used() == {"pods": 1})
+    found.api.answers += [forbidden] * 10_000
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: found.sources and found.problem("all") is not None)
+    problem = found.problem("all")
+    assert problem is not None and "customresourcedefinitions" in problem.message
+    assert "bind the role of charts/rbac/user-cluster-namespaces.yaml there" in problem.message
+    assert found.used() is None
+    found.api.answers.clear()
+    await eventually(lambda: found.used() == {"pods": 1})
 
 
 @pytest.mark.parametrize("round_", range(3))
@@ -376,300 +369,281 @@ async def test_a_kind_that_nobody_counts_for_a_moment_is_counted_again(
         await eventually(lambda: found.used("second") == {"pods": 1}, 5)
 
 
-async def test_what_cannot_be_listed_is_named_and_stops_its_own_quota_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.serve_widgets("v1")
-        found.api.unlistable["widgets"] = "conversion webhook failed"
-        found.world.quota("broken", BOTH, selector={"matchLabels": ANN})
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used("all") == {"pods": 1})
-        await eventually(lambda: found.problem("broken") is not None)
-        problem = found.problem("broken")
-        assert problem is not None and problem.reason == "ResourceNotListed"
-        assert "widgets.example.com cannot be listed" in problem.message and "conversion webhook" in problem.message
-        assert found.used("broken") is None, "its pods alone are not its use"
-        assert found.problem("all") is None and found.source("all").current
-        found.api.unlistable.clear()
-        await eventually(lambda: found.used("broken") == {"pods": 1})
-        await eventually(lambda: found.problem("broken") is None)
+async def test_what_cannot_be_listed_is_named_and_stops_its_own_quota_alone(found: Followed) -> None:
+    found.serve_widgets("v1")
+    found.api.unlistable["widgets"] = "conversion webhook failed"
+    found.world.quota("broken", BOTH, selector={"matchLabels": ANN})
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used("all") == {"pods": 1})
+    await eventually(lambda: found.problem("broken") is not None)
+    problem = found.problem("broken")
+    assert problem is not None and problem.reason == "ResourceNotListed"
+    assert "widgets.example.com cannot be listed" in problem.message and "conversion webhook" in problem.message
+    assert found.used("broken") is None, "its pods alone are not its use"
+    assert found.problem("all") is None and found.source("all").current
+    found.api.unlistable.clear()
+    await eventually(lambda: found.used("broken") == {"pods": 1})
+    await eventually(lambda: found.problem("broken") is None)
 
 
-async def test_what_fails_later_keeps_its_count_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.serve_widgets("v1")
-        await found.api.put("widgets", "web", "w")
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
-        found.api.unlistable["widgets"] = "conversion webhook failed"
-        demanded = moment()
-        found.source().relist()
-        await eventually(lambda: found.problem("all") is not None)
-        await found.pod("b")
-        await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
-        assert found.source().listed_from <= demanded, "one kind was not listed since"
-        assert not found.source().current and found.source().lost_at is not None
-        found.api.unlistable.clear()
-        await eventually(lambda: found.source().listed_from > demanded)
+async def test_what_fails_later_keeps_its_count_and_the_rest_goes_on(found: Followed) -> None:
+    found.serve_widgets("v1")
+    await found.api.put("widgets", "web", "w")
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1, "count/widgets.example.com": 1})
+    found.api.unlistable["widgets"] = "conversion webhook failed"
+    demanded = moment()
+    found.source().relist()
+    await eventually(lambda: found.problem("all") is not None)
+    await found.pod("b")
+    await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
+    assert found.source().listed_from <= demanded, "one kind was not listed since"
+    assert not found.source().current and found.source().lost_at is not None
+    found.api.unlistable.clear()
+    await eventually(lambda: found.source().listed_from > demanded)
 
 
-async def test_a_limit_of_what_cannot_be_listed_leaves_the_rest_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.serve_widgets("v1")
-        found.api.unlistable["widgets"] = "no"
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        source = found.source()
-        assert source.doubtful(0) == set() and source.listed_from
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: found.problem("all") is not None)
-        await found.pod("b")
-        await eventually(lambda: source.totals.used == {"pods": 2 * UNIT})
-        assert source.doubtful(0) == {"count/widgets.example.com"}
-        assert not source.counted and source.listed_from == 0, "an account that is fenced is not counted from it"
-        del found.api.unlistable["widgets"]
-        await eventually(lambda: found.used() == {"pods": 2})
-        assert source.doubtful(0) == set()
+async def test_a_limit_of_what_cannot_be_listed_leaves_the_rest_counted(found: Followed) -> None:
+    found.serve_widgets("v1")
+    found.api.unlistable["widgets"] = "no"
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    source = found.source()
+    assert source.doubtful(0) == set() and source.listed_from
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: found.problem("all") is not None)
+    await found.pod("b")
+    await eventually(lambda: source.totals.used == {"pods": 2 * UNIT})
+    assert source.doubtful(0) == {"count/widgets.example.com"}
+    assert not source.counted and source.listed_from == 0, "an account that is fenced is not counted from it"
+    del found.api.unlistable["widgets"]
+    await eventually(lambda: found.used() == {"pods": 2})
+    assert source.doubtful(0) == set()
 
 
-async def test_what_is_limited_anew_is_in_doubt_until_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_limited_anew_is_in_doubt_until_it_is_listed(found: Followed) -> None:
     """Else a count by the names from before would drop what is reserved by the new ones."""
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        source, names = found.source(), frozenset(BOTH)
-        source.want(source._quota, Terms(limited=names), source._selector, found.sources._objects[CLUSTER])
-        assert source.listed_from == 0 and source.doubtful(0) == names - {"pods"}
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    source, names = found.source(), frozenset(BOTH)
+    source.want(source._quota, Terms(limited=names), source._selector, found.sources._objects[CLUSTER])
+    assert source.listed_from == 0 and source.doubtful(0) == names - {"pods"}
 
 
-async def test_what_was_granted_once_is_counted_although_it_is_not_limited_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", {"services": "5"}, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {})
-        found.accounts.grant("all", pods=UNIT)
-        await eventually(lambda: found.used() == {"pods": 1})
+async def test_what_was_granted_once_is_counted_although_it_is_not_limited_now(found: Followed) -> None:
+    found.world.quota("all", {"services": "5"}, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {})
+    found.accounts.grant("all", pods=UNIT)
+    await eventually(lambda: found.used() == {"pods": 1})
 
 
-async def test_a_selector_that_changes_moves_the_sum_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        await found.api.put("namespaces", "", "other", metadata={"labels": {"owner": "bob"}})
-        await found.pod("b", "other")
-        await found.pod("c", "other")
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        found.world.quota("all", selector={"matchLabels": {"owner": "bob"}})
-        await eventually(lambda: found.used() == {"pods": 2})
+async def test_a_selector_that_changes_moves_the_sum_at_once(found: Followed) -> None:
+    await found.api.put("namespaces", "", "other", metadata={"labels": {"owner": "bob"}})
+    await found.pod("b", "other")
+    await found.pod("c", "other")
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    found.world.quota("all", selector={"matchLabels": {"owner": "bob"}})
+    await eventually(lambda: found.used() == {"pods": 2})
 
 
-async def test_a_sum_stays_while_the_cluster_is_not_connected_and_until_all_is_listed_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        source = found.source()
-        found.unreached = Problem("Unauthorized", "the kubeconfig was revoked")
-        found.following[0].cancel()
-        await eventually(lambda: source.problem == found.unreached)
-        assert found.used() == {"pods": 1} and source.lost_at is not None and not source.live
-        with pytest.raises(Unavailable):
-            await source.generation("pods:web/a", "uid")
-        await found.pod("b")
-        found.api.unlistable["pods"] = "not yet"
-        found.unreached = None
-        found.connect()
-        await eventually(lambda: source.problem is not None and source.problem.reason == "ResourceNotListed")
-        assert found.used() == {"pods": 1}
-        demanded = moment()
-        source.relist()
-        assert source.listed_from <= demanded
-        found.api.unlistable.clear()
-        await eventually(lambda: found.used() == {"pods": 2})
-        await eventually(lambda: source.listed_from > demanded and source.current)
+async def test_a_sum_stays_while_the_cluster_is_not_connected_and_until_all_is_listed_anew(found: Followed) -> None:
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    source = found.source()
+    found.unreached = Problem("Unauthorized", "the kubeconfig was revoked")
+    found.following[0].cancel()
+    await eventually(lambda: source.problem == found.unreached)
+    assert found.used() == {"pods": 1} and source.lost_at is not None and not source.live
+    with pytest.raises(Unavailable):
+        await source.generation("pods:web/a", "uid")
+    await found.pod("b")
+    found.api.unlistable["pods"] = "not yet"
+    found.unreached = None
+    found.connect()
+    await eventually(lambda: source.problem is not None and source.problem.reason == "ResourceNotListed")
+    assert found.used() == {"pods": 1}
+    demanded = moment()
+    source.relist()
+    assert source.listed_from <= demanded
+    found.api.unlistable.clear()
+    await eventually(lambda: found.used() == {"pods": 2})
+    await eventually(lambda: source.listed_from > demanded and source.current)
 
 
-async def test_only_lists_that_began_after_the_demand_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_lists_that_began_after_the_demand_are_counted(found: Followed) -> None:
     """Of the namespaces, and of every kind (rule 4.4)."""
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        source = found.source()
-        before = source.listed_from
-        found.api.requests.clear()
-        demanded = moment()
-        source.relist()
-        assert source.listed_from <= demanded
-        await eventually(lambda: found.told[-1] > demanded > before)
-        asked = [path for method, path in found.api.requests if "watch=1" not in path]
-        for path in ("/api/v1/namespaces?", "/api/v1/pods?", "/apis/example.com"):
-            assert any(path in each for each in asked), asked
-        assert not any("resourceVersion" in each for each in asked), "consistent lists only"
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    source = found.source()
+    before = source.listed_from
+    found.api.requests.clear()
+    demanded = moment()
+    source.relist()
+    assert source.listed_from <= demanded
+    await eventually(lambda: found.told[-1] > demanded > before)
+    asked = [path for method, path in found.api.requests if "watch=1" not in path]
+    for path in ("/api/v1/namespaces?", "/api/v1/pods?", "/apis/example.com"):
+        assert any(path in each for each in asked), asked
+    assert not any("resourceVersion" in each for each in asked), "consistent lists only"
 
 
 @pytest.mark.parametrize("plural", ["namespaces", "pods"])
 async def test_after_a_break_of_any_watch_it_is_not_certain_what_has_happened_there(
-    monkeypatch: pytest.MonkeyPatch, plural: str
+    found: Followed, monkeypatch: pytest.MonkeyPatch, plural: str
 ) -> None:
     """A backup may have been restored: what was seen before proves nothing of an update since."""
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        await eventually(lambda: found.source().live)
-        held = asyncio.Event()
-        handle = found.api.list
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    await eventually(lambda: found.source().live)
+    held = asyncio.Event()
+    handle = found.api.list
 
-        async def held_back(request: web.Request, of: str, namespace: str) -> web.Response:
-            if of == plural:
-                await held.wait()
-            return await handle(request, of, namespace)
+    async def held_back(request: web.Request, of: str, namespace: str) -> web.Response:
+        if of == plural:
+            await held.wait()
+        return await handle(request, of, namespace)
 
-        monkeypatch.setattr(found.api, "list", held_back)
-        found.api.compacted = 10**6  # each watch that begins anew has to list first
-        found.api.end_watches.set()
-        await eventually(lambda: not found.source().live)
-        found.api.compacted = 0
-        found.api.end_watches.clear()
-        objects = found.sources._objects[CLUSTER]
-        other = objects.namespaces if plural == "pods" else found.source()._counted.informers[0]  # type: ignore[union-attr]
-        await eventually(lambda: other.live)
-        assert not found.source().live and found.used() == {"pods": 1}
-        held.set()
-        await eventually(lambda: found.source().live)
+    monkeypatch.setattr(found.api, "list", held_back)
+    found.api.compacted = 10**6  # each watch that begins anew has to list first
+    found.api.end_watches.set()
+    await eventually(lambda: not found.source().live)
+    found.api.compacted = 0
+    found.api.end_watches.clear()
+    objects = found.sources._objects[CLUSTER]
+    other = objects.namespaces if plural == "pods" else found.source()._counted.informers[0]  # type: ignore[union-attr]
+    await eventually(lambda: other.live)
+    assert not found.source().live and found.used() == {"pods": 1}
+    held.set()
+    await eventually(lambda: found.source().live)
 
 
-async def test_what_is_not_served_is_asked_for_again_and_its_later_lists_count(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_served_is_asked_for_again_and_its_later_lists_count(found: Followed) -> None:
     """A demand is met only by an answer whose question began after it: no answer stands for later lists (rule 4.4)."""
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {})
-        source = found.source()
-        served = False
-        for _ in range(4):
-            demanded = moment()
-            source.relist()
-            assert source.listed_from <= demanded
-            await eventually(lambda after=demanded: found.told[-1] > after)
-            if served:
-                continue
-            served = True
-            await found.api.put("widgets", "web", "w")
-            found.serve_widgets("v1")
-            await eventually(lambda: found.used() == {"count/widgets.example.com": 1})
-
-
-async def test_an_answer_that_a_kind_is_not_served_is_as_old_as_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have been served since, and an object been made that the account does not count."""
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {})
-        source = found.source()
-        (informer,) = source._counted.informers  # type: ignore[union-attr]
-        namespaces = found.sources._objects[CLUSTER].namespaces
-        find, asked, answers = kind_informer.find_kind, 0, asyncio.Semaphore(0)
-
-        async def find_slowly(*arguments: Any) -> Any:
-            nonlocal asked
-            told = await find(*arguments)
-            asked += 1
-            await answers.acquire()
-            return told
-
-        monkeypatch.setattr(kind_informer, "find_kind", find_slowly)
-        await eventually(lambda: asked == 1)
+    found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {})
+    source = found.source()
+    served = False
+    for _ in range(4):
         demanded = moment()
         source.relist()
-        before = informer.listed_from
-        answers.release()
-        await eventually(lambda: asked == 2)
-        assert informer.listed_from > before
-        await eventually(lambda: namespaces.listed_from > demanded)
         assert source.listed_from <= demanded
-        answers.release()
-        await eventually(lambda: source.listed_from > demanded)
+        await eventually(lambda after=demanded: found.told[-1] > after)
+        if served:
+            continue
+        served = True
+        await found.api.put("widgets", "web", "w")
+        found.serve_widgets("v1")
+        await eventually(lambda: found.used() == {"count/widgets.example.com": 1})
 
 
-async def test_a_pod_that_its_node_never_ends_ceases_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        moment = datetime.fromtimestamp(time.time() + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        going = {"deletionTimestamp": moment, "deletionGracePeriodSeconds": 0}
-        await found.api.put("pods", "web", "a", metadata={**found.api.objects["pods", "web", "a"]["metadata"], **going})
-        found.changes.clear()
-        await eventually(lambda: found.used() == {})
-        assert ("all", True) in found.changes
-
-
-async def test_evidence_is_a_consistent_read_of_the_object_and_of_its_namespace(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_an_answer_that_a_kind_is_not_served_is_as_old_as_its_question(
+    found: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        source, uid = found.source(), found.api.objects["pods", "web", "a"]["metadata"]["uid"]
-        version = int(found.api.objects["pods", "web", "a"]["metadata"]["resourceVersion"])
-        assert await source.generation("pods:web/a", uid) == version
-        assert source.totals.seen([uid]) == {uid: version}
-        assert await source.generation("pods:web/a", "another") is Taken.TAKEN
-        assert await source.generation("pods:web/none", uid) is None
-        assert await source.generation("widgets.example.com:web/w", "w") is None, "the quota limits none"
-        found.api.unlistable["pods"] = "no"
-        with pytest.raises(ApiError):
-            await source.generation("pods:web/a", uid)
-        found.api.unlistable.clear()
-        await found.api.put("namespaces", "", "web", metadata={"labels": {}})
-        assert await source.generation("pods:web/a", uid) is None, "it is not this quota's any more"
+    """It may have been served since, and an object been made that the account does not count."""
+    found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {})
+    source = found.source()
+    (informer,) = source._counted.informers  # type: ignore[union-attr]
+    namespaces = found.sources._objects[CLUSTER].namespaces
+    find, asked, answers = kind_informer.find_kind, 0, asyncio.Semaphore(0)
+
+    async def find_slowly(*arguments: Any) -> Any:
+        nonlocal asked
+        told = await find(*arguments)
+        asked += 1
+        await answers.acquire()
+        return told
+
+    monkeypatch.setattr(kind_informer, "find_kind", find_slowly)
+    await eventually(lambda: asked == 1)
+    demanded = moment()
+    source.relist()
+    before = informer.listed_from
+    answers.release()
+    await eventually(lambda: asked == 2)
+    assert informer.listed_from > before
+    await eventually(lambda: namespaces.listed_from > demanded)
+    assert source.listed_from <= demanded
+    answers.release()
+    await eventually(lambda: source.listed_from > demanded)
 
 
-async def test_what_a_quota_limits_no_more_leaves_no_reservation_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_that_its_node_never_ends_ceases_to_count(found: Followed) -> None:
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    moment = datetime.fromtimestamp(time.time() + 1, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    going = {"deletionTimestamp": moment, "deletionGracePeriodSeconds": 0}
+    await found.api.put("pods", "web", "a", metadata={**found.api.objects["pods", "web", "a"]["metadata"], **going})
+    found.changes.clear()
+    await eventually(lambda: found.used() == {})
+    assert ("all", True) in found.changes
+
+
+async def test_evidence_is_a_consistent_read_of_the_object_and_of_its_namespace(found: Followed) -> None:
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    source, uid = found.source(), found.api.objects["pods", "web", "a"]["metadata"]["uid"]
+    version = int(found.api.objects["pods", "web", "a"]["metadata"]["resourceVersion"])
+    assert await source.generation("pods:web/a", uid) == version
+    assert source.totals.seen([uid]) == {uid: version}
+    assert await source.generation("pods:web/a", "another") is Taken.TAKEN
+    assert await source.generation("pods:web/none", uid) is None
+    assert await source.generation("widgets.example.com:web/w", "w") is None, "the quota limits none"
+    found.api.unlistable["pods"] = "no"
+    with pytest.raises(ApiError):
+        await source.generation("pods:web/a", uid)
+    found.api.unlistable.clear()
+    await found.api.put("namespaces", "", "web", metadata={"labels": {}})
+    assert await source.generation("pods:web/a", uid) is None, "it is not this quota's any more"
+
+
+async def test_what_a_quota_limits_no_more_leaves_no_reservation_behind(found: Followed) -> None:
     """Of that kind nothing is watched any more, so what was reserved for it would never be seen (schedule 22009371)."""
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: (found.used() or {}).get("pods") == 1)
-        source, uid = found.source(), found.api.objects["pods", "web", "a"]["metadata"]["uid"]
-        assert await source.generation("pods:web/a", uid) is not None
-        found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
-        await eventually(lambda: "pods" not in (found.used() or {}))
-        assert await source.generation("pods:web/a", uid) is None
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: (found.used() or {}).get("pods") == 1)
+    source, uid = found.source(), found.api.objects["pods", "web", "a"]["metadata"]["uid"]
+    assert await source.generation("pods:web/a", uid) is not None
+    found.world.quota("all", WIDGETS, selector={"matchLabels": ANN})
+    await eventually(lambda: "pods" not in (found.used() or {}))
+    assert await source.generation("pods:web/a", uid) is None
 
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "a=b", "a\\b", "a\\,metadata.namespace=c", "\u540d"])
-async def test_evidence_is_found_whatever_the_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+async def test_evidence_is_found_whatever_the_name(found: Followed, name: str) -> None:
     """An owner chooses names of Roles. What is there must not seem to have gone."""
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await found.api.put("pods", "web", name)
-        there = found.api.objects["pods", "web", name]["metadata"]
-        await eventually(lambda: found.used() == {"pods": 2})
-        assert await found.source().generation(f"pods:web/{name}", there["uid"]) == int(there["resourceVersion"])
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await found.api.put("pods", "web", name)
+    there = found.api.objects["pods", "web", name]["metadata"]
+    await eventually(lambda: found.used() == {"pods": 2})
+    assert await found.source().generation(f"pods:web/{name}", there["uid"]) == int(there["resourceVersion"])
 
 
-async def test_a_cluster_that_takes_part_no_more_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        found.world.cluster("c1", "Disabled")
-        await eventually(lambda: not found.sources)
-        await eventually(lambda: not found.sources._objects)
-        found.world.cluster("c1")
-        await eventually(lambda: found.used() == {"pods": 1})
+async def test_a_cluster_that_takes_part_no_more_is_not_watched(found: Followed) -> None:
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    found.world.cluster("c1", "Disabled")
+    await eventually(lambda: not found.sources)
+    await eventually(lambda: not found.sources._objects)
+    found.world.cluster("c1")
+    await eventually(lambda: found.used() == {"pods": 1})
 
 
-async def test_while_namespaces_cannot_be_listed_nothing_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with followed(monkeypatch) as found:
-        found.world.quota("all", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        found.api.unlistable["namespaces"] = "forbidden"
-        source = found.source()
-        demanded, listed = moment(), source.listed_from
-        source.relist()
-        await eventually(lambda: source.problem is not None)
-        assert source.problem is not None and "namespaces cannot be listed" in source.problem.message
-        assert source._counted is not None
-        (pods,) = source._counted.informers
-        await eventually(lambda: pods.listed_from > listed)
-        assert source.listed_from == listed
-        found.api.unlistable.clear()
-        await eventually(lambda: source.listed_from > demanded)
+async def test_while_namespaces_cannot_be_listed_nothing_is_counted_anew(found: Followed) -> None:
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    found.api.unlistable["namespaces"] = "forbidden"
+    source = found.source()
+    demanded, listed = moment(), source.listed_from
+    source.relist()
+    await eventually(lambda: source.problem is not None)
+    assert source.problem is not None and "namespaces cannot be listed" in source.problem.message
+    assert source._counted is not None
+    (pods,) = source._counted.informers
+    await eventually(lambda: pods.listed_from > listed)
+    assert source.listed_from == listed
+    found.api.unlistable.clear()
+    await eventually(lambda: source.listed_from > demanded)
 
 
 async def test_pods_with_grace_periods_of_years_leave_nothing_when_they_are_gone(
@@ -713,34 +687,33 @@ def test_the_role_that_is_missing_is_the_one_that_has_the_right(kind: str, role:
     assert f"bind the role of charts/rbac/user-cluster-{role}.yaml there" in problem.message
 
 
-async def test_an_object_that_cannot_be_read_is_unknown_and_not_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_object_that_cannot_be_read_is_unknown_and_not_nothing(found: Followed) -> None:
     """What counts by number counts all the same. The others go on."""
-    async with followed(monkeypatch) as found:
-        found.serve_widgets("v1")
-        found.world.quota("all", BOTH, selector={"matchLabels": ANN})
-        await eventually(lambda: found.used() == {"pods": 1})
-        first = await found.pod("a")
-        await found.api.put("pods", "web", "a", spec="none")  # read before
-        new = await found.api.put("pods", "web", "new", spec="none")
-        widget = await found.api.put("widgets", "web", "w", metadata={"generation": "none"})
-        await found.pod("b")
-        await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
-        totals = found.source().totals
-        assert list(totals.guessed) == [new["metadata"]["uid"]]
-        assert totals.seen([first, widget["metadata"]["uid"], new["metadata"]["uid"]]).keys() == {
-            first,
-            widget["metadata"]["uid"],
-        }
-        await eventually(lambda: "2 pods" in str(found.problem("all")))
-        problem = found.problem("all")
-        assert problem is not None and problem.reason == "ResourceNotListed"
-        assert "pods cannot be counted: 2 pods cannot be read, such as web/a: " in problem.message
-        assert "widgets.example.com cannot be counted: 1 widgets cannot be read, such as web/w: " in problem.message
-        with pytest.raises(ApiError, match="pods web/new cannot be read"):
-            await found.source().generation("pods:web/new", new["metadata"]["uid"])
-        await found.pod("c")
-        await eventually(lambda: found.used() == {"pods": 3, "count/widgets.example.com": 1})
-        for plural, name in (("pods", "a"), ("pods", "new"), ("widgets", "w")):
-            await found.api.remove(plural, "web", name)
-        await eventually(lambda: found.used() == {"pods": 2} and found.problem("all") is None)
-        assert not totals.guessed
+    found.serve_widgets("v1")
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1})
+    first = await found.pod("a")
+    await found.api.put("pods", "web", "a", spec="none")  # read before
+    new = await found.api.put("pods", "web", "new", spec="none")
+    widget = await found.api.put("widgets", "web", "w", metadata={"generation": "none"})
+    await found.pod("b")
+    await eventually(lambda: found.used() == {"pods": 2, "count/widgets.example.com": 1})
+    totals = found.source().totals
+    assert list(totals.guessed) == [new["metadata"]["uid"]]
+    assert totals.seen([first, widget["metadata"]["uid"], new["metadata"]["uid"]]).keys() == {
+        first,
+        widget["metadata"]["uid"],
+    }
+    await eventually(lambda: "2 pods" in str(found.problem("all")))
+    problem = found.problem("all")
+    assert problem is not None and problem.reason == "ResourceNotListed"
+    assert "pods cannot be counted: 2 pods cannot be read, such as web/a: " in problem.message
+    assert "widgets.example.com cannot be counted: 1 widgets cannot be read, such as web/w: " in problem.message
+    with pytest.raises(ApiError, match="pods web/new cannot be read"):
+        await found.source().generation("pods:web/new", new["metadata"]["uid"])
+    await found.pod("c")
+    await eventually(lambda: found.used() == {"pods": 3, "count/widgets.example.com": 1})
+    for plural, name in (("pods", "a"), ("pods", "new"), ("widgets", "w")):
+        await found.api.remove(plural, "web", name)
+    await eventually(lambda: found.used() == {"pods": 2} and found.problem("all") is None)
+    assert not totals.guessed
