@@ -30,8 +30,5 @@ UNINSTALLED_ANNOTATION = "seedquota.io/uninstalled"  # the leader's answer to it
 FITS_ANNOTATION = "seedquota.io/fits"  # on a dry run: how many of the object are asked for, see seed/admission/fits.py
 SETTINGS = "default"  # the name of the one QuotaSettings
 
-# What a seed's own API server asks about beside Machines, as a quota's account names it where that is not proven.
-ALLOCATIONS_UNCHECKED = "Allocations"
-CLUSTERS_UNCHECKED = "clusters"
 IN_NAMESPACES_OF = "namespaces of "  # begins what a project's quota calls a source of objects in namespaces there
 BACKUP_LABEL = "velero.io/exclude-from-backup"

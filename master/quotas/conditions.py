@@ -8,7 +8,7 @@ import msgspec
 
 from common.api import account_waits
 from common.api.conditions import NAMED, condition, more, short, some
-from common.api.labels import ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED, IN_NAMESPACES_OF
+from common.api.labels import IN_NAMESPACES_OF
 from common.api.types import Condition, ResourceQuotaSpec
 from common.quota import quantity, resources
 from common.quota.names import MAX_COUNTERS
@@ -32,8 +32,6 @@ NAMESPACES_NAMED = 32  # namespaces that a message names
 NO_SEEDS = "NoSeeds"
 NO_CLUSTERS = "NoClusters"
 CLUSTERS_NOT_COUNTED = "ClustersNotCounted"
-
-_OF_SEED = (ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED)
 
 _EXCEEDED = {
     "LimitLowered": "the limit was lowered",
@@ -156,16 +154,17 @@ def _fenced_text(seeds: Sequence[SeedView]) -> str:
 
 
 def _unchecked_text(unchecked: Sequence[tuple[str, str]], kind: str) -> str:
-    """Of sources with the names of their seeds."""
+    """Of sources with the names of their seeds. What a seed's own API server asks about is named by one word, a user
+    cluster with its namespace."""
+    in_namespaces = [each for each in unchecked if kind == NAMESPACES or each[0].startswith(IN_NAMESPACES_OF)]
+    of_machines = [each for each in unchecked if each not in in_namespaces and "/" in each[0]]
+    of_seed = [each for each in unchecked if each not in in_namespaces and "/" not in each[0]]
     texts = [
         f"{what} on {listed(seeds)}: no dry run has proven that they are checked there; see the condition "
         "WebhookServing of the Seed, and what seedquota-seed logs of its canary"
-        for what in _OF_SEED
-        if (seeds := [seed for source, seed in unchecked if source == what])
+        for what in sorted({source for source, _ in of_seed})
+        if (seeds := [seed for source, seed in of_seed if source == what])
     ]
-    others = [(source, seed) for source, seed in unchecked if source not in _OF_SEED]
-    in_namespaces = [each for each in others if kind == NAMESPACES or each[0].startswith(IN_NAMESPACES_OF)]
-    of_machines = [each for each in others if each not in in_namespaces]
     see_machines = "the condition Enforced of the UserCluster, or for other clusters "
     for found, objects, see in ((of_machines, "Machines", see_machines), (in_namespaces, "objects in namespaces", "")):
         if found:

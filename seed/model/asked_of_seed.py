@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from common.api.labels import ALLOCATIONS_UNCHECKED, CLUSTERS_UNCHECKED
 from seed.model.cluster_key import is_hosted
 
 CLUSTER_API = "cluster-api"  # Machines of all Clusters of Cluster API
-ALLOCATIONS = ALLOCATIONS_UNCHECKED
-CLUSTERS = CLUSTERS_UNCHECKED
+ALLOCATIONS = "Allocations"
+CLUSTERS = "clusters"
 
 
 def asked_about(cluster: str) -> str:

@@ -302,11 +302,14 @@ def test_a_project_whose_objects_are_counted_nowhere_says_so_while_its_machines_
 
 
 def test_a_projects_quota_names_where_machines_are_not_checked_and_where_objects_are_not() -> None:
-    seed = SeedView(name="eu-1", clusters=1, unenforced=["alpha/c1", "namespaces of alpha/c2"])
+    """And any kind that the seed's own API server asks about: the master knows none of them by name."""
+    seed = SeedView(name="eu-1", clusters=1, unenforced=["licences", "alpha/c1", "namespaces of alpha/c2", "clusters"])
     said = condition(status(PROJECT, seed, cpu="4", pods="5"), "Enforced")
     assert said.reason == "WebhookNotServing"
     assert "alpha/c1 on eu-1: Machines are not checked there" in said.message
     assert "namespaces of alpha/c2 on eu-1: objects in namespaces are not checked there" in said.message
+    assert said.message.startswith("clusters on eu-1: no dry run has proven")
+    assert "; licences on eu-1: no dry run has proven" in said.message
 
 
 def test_a_name_of_core_quotas_that_no_object_uses_is_named_for_a_project() -> None:
