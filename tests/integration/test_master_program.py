@@ -272,6 +272,18 @@ async def fake_seeds(world: World, quota: str, *names: str) -> AsyncIterator[lis
             await seed.stop()
 
 
+@asynccontextmanager
+async def two_seeds(world: World) -> AsyncIterator[list[FakeSeed]]:
+    """eu-1 and us-1 of a master, with a quota of 10 CPUs."""
+    await world.start_master()
+    for seed in ("eu-1", "us-1"):
+        await world.add_seed(seed, server=seed)
+    await world.apply_quota("alpha", cpu="10")
+    await until(lambda: world.copy("us-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1", "us-1") as found:
+        yield found
+
+
 async def _true(value: object) -> object:
     return value
 
@@ -613,12 +625,7 @@ async def _is_forbidden(world: World, seed: str) -> bool:
 
 
 async def test_hung_seed_delays_no_other_and_its_idle_capacity_is_out_of_reach(world: World) -> None:
-    await world.start_master()
-    for seed in ("eu-1", "us-1"):
-        await world.add_seed(seed, server=seed)
-    await world.apply_quota("alpha", cpu="10")
-    await until(lambda: world.copy("us-1", "alpha"))
-    async with fake_seeds(world, "alpha", "eu-1", "us-1") as (eu, us):
+    async with two_seeds(world) as (eu, us):
         await us.ask(cpu="5")
         await until(lambda: _true(held(us)))
         await us.stop()
@@ -798,12 +805,7 @@ async def test_ask_is_granted_recalled_from_others_and_answered_when_full(
 
 
 async def test_seed_that_does_not_return_is_reported_as_out_of_reach(world: World) -> None:
-    await world.start_master()
-    for seed in ("eu-1", "us-1"):
-        await world.add_seed(seed, server=seed)
-    await world.apply_quota("alpha", cpu="10")
-    await until(lambda: world.copy("us-1", "alpha"))
-    async with fake_seeds(world, "alpha", "eu-1", "us-1") as (eu, us):
+    async with two_seeds(world) as (eu, us):
         eu.obeys = False
         await eu.ask(cpu="6")
         await until(lambda: _true(held(eu) == {"cpu": "6"}))
@@ -821,12 +823,7 @@ async def test_seed_that_does_not_return_is_reported_as_out_of_reach(world: Worl
 
 
 async def test_restarted_master_keeps_what_it_granted(world: World) -> None:
-    await world.start_master()
-    for seed in ("eu-1", "us-1"):
-        await world.add_seed(seed, server=seed)
-    await world.apply_quota("alpha", cpu="10")
-    await until(lambda: world.copy("us-1", "alpha"))
-    async with fake_seeds(world, "alpha", "eu-1", "us-1") as (eu, us):
+    async with two_seeds(world) as (eu, us):
         await eu.ask(cpu="6")
         await until(lambda: _true(held(eu)))
         await eu.use(cpu="6")
@@ -856,12 +853,7 @@ async def test_restarted_master_keeps_what_it_granted(world: World) -> None:
 
 
 async def test_lost_seed_frees_what_it_held(world: World) -> None:
-    await world.start_master()
-    for seed in ("eu-1", "us-1"):
-        await world.add_seed(seed, server=seed)
-    await world.apply_quota("alpha", cpu="10")
-    await until(lambda: world.copy("us-1", "alpha"))
-    async with fake_seeds(world, "alpha", "eu-1", "us-1") as (eu, us):
+    async with two_seeds(world) as (eu, us):
         await eu.ask(cpu="8")
         await until(lambda: _true(held(eu)))
         await eu.use(cpu="8")

@@ -983,62 +983,49 @@ async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserve
     await eventually(lambda: use(leader.world) == 0)
 
 
-async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_to_tell(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def lend(world: SeedWorld, used: str) -> None:
+    """What is used is all that the quota has. Machine new stands on surge until old is gone."""
     lent = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
-    async with leading(monkeypatch) as found:
-        world, writer = found.world, found.world.handle().writer
 
-        def full(account: Account) -> tuple[Account, None]:
-            held = nanos("cpu=8,surge.cpu=8")
-            after = msgspec.structs.replace(account, granted=held, used={KEY: nanos("cpu=8")})
-            loan = {(KEY, "new-uid"): lent}
-            return msgspec.structs.replace(after, reservations=loan, reserved=lent.amount), None
+    def full(account: Account) -> tuple[Account, None]:
+        after = msgspec.structs.replace(account, granted=nanos(f"{used},surge.cpu=8"), used={KEY: nanos(used)})
+        return msgspec.structs.replace(after, reservations={(KEY, "new-uid"): lent}, reserved=lent.amount), None
 
-        world.tell(granted={"cpu": "8", "surge.cpu": "8"})
-        await writer.change(full)
-        found.there("old", "new")
-        found.changed()
-        await asyncio.sleep(4 * WINDOW)
-        assert world.account().reservations, "no room yet"
-        await writer.change(
-            lambda account: (msgspec.structs.replace(account, granted=nanos("cpu=16,surge.cpu=8")), None)
-        )
-        await eventually(lambda: not world.account().reservations)
-        assert world.account().used[KEY]["cpu"] == nanos("cpu=16")["cpu"]
+    await world.handle().writer.change(full)
 
 
-async def test_what_a_rollout_lacks_once_its_older_machine_has_gone_is_asked_of_the_master(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lent = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
-    async with leading(monkeypatch) as found:
-        world, writer = found.world, found.world.handle().writer
+async def test_a_loan_ends_when_there_is_room_though_its_source_has_nothing_new_to_tell(leader: Leading) -> None:
+    world, writer = leader.world, leader.world.handle().writer
+    world.tell(granted={"cpu": "8", "surge.cpu": "8"})
+    await lend(world, "cpu=8")
+    leader.there("old", "new")
+    leader.changed()
+    await asyncio.sleep(4 * WINDOW)
+    assert world.account().reservations, "no room yet"
+    await writer.change(lambda account: (msgspec.structs.replace(account, granted=nanos("cpu=16,surge.cpu=8")), None))
+    await eventually(lambda: not world.account().reservations)
+    assert world.account().used[KEY]["cpu"] == nanos("cpu=16")["cpu"]
 
-        def full(account: Account) -> tuple[Account, None]:
-            held = nanos("cpu=4,surge.cpu=8")
-            after = msgspec.structs.replace(account, granted=held, used={KEY: nanos("cpu=4")})
-            loan = {(KEY, "new-uid"): lent}
-            return msgspec.structs.replace(after, reservations=loan, reserved=lent.amount), None
 
-        world.tell(granted={"cpu": "4", "surge.cpu": "8"}, usage="cpu=62")
-        await writer.change(full)
-        found.there("old", cpu="4")
-        found.there("new", cpu="8")
-        found.changed()
-        await asyncio.sleep(4 * WINDOW)
-        assert not world.account().ask.number, "its older machine is there"
-        found.source.totals.apply(Change(machine("old", "4"), None))
-        found.changed()
-        await asyncio.sleep(4 * WINDOW)
-        assert not world.account().ask.number, "there is no room, as the master said last"
-        world.tell(usage="cpu=12")
-        await world.asked()
-        assert world.account().ask.first == nanos("cpu=4")
-        world.tell(granted={"cpu": "8", "surge.cpu": "8"}, answered=1)
-        await eventually(lambda: not world.account().reservations)
-        assert world.account().used[KEY]["cpu"] == nanos("cpu=8")["cpu"]
+async def test_what_a_rollout_lacks_once_its_older_machine_has_gone_is_asked_of_the_master(leader: Leading) -> None:
+    world = leader.world
+    world.tell(granted={"cpu": "4", "surge.cpu": "8"}, usage="cpu=62")
+    await lend(world, "cpu=4")
+    leader.there("old", cpu="4")
+    leader.there("new", cpu="8")
+    leader.changed()
+    await asyncio.sleep(4 * WINDOW)
+    assert not world.account().ask.number, "its older machine is there"
+    leader.source.totals.apply(Change(machine("old", "4"), None))
+    leader.changed()
+    await asyncio.sleep(4 * WINDOW)
+    assert not world.account().ask.number, "there is no room, as the master said last"
+    world.tell(usage="cpu=12")
+    await world.asked()
+    assert world.account().ask.first == nanos("cpu=4")
+    world.tell(granted={"cpu": "8", "surge.cpu": "8"}, answered=1)
+    await eventually(lambda: not world.account().reservations)
+    assert world.account().used[KEY]["cpu"] == nanos("cpu=8")["cpu"]
 
 
 async def test_what_stands_on_surge_and_cannot_be_sized_goes_on_to_stand_there(world: SeedWorld) -> None:
