@@ -28,7 +28,8 @@ CURES = {
         "SubjectNotFound": "create the Project or Organization, or delete the quota",
         "TooManyResources": "limit the resources that the message names in a new quota of the same subject",
         "Learning": "wait; if it stays, repair the seeds that the message names, or declare them lost",
-        "NoSeeds": "see the condition Connected of the Seeds: `kubectl describe sqseed`",
+        "NoSeeds": "see the condition Connected of the Seeds: `kubectl describe sqseed`; or correct their labels if "
+        "subject.seeds picks none: `kubectl get sqseed --show-labels`",
         "SeedNotSynced": "see the condition Synced of the Seed: `kubectl describe sqseed NAME`",
         "AccountFenced": "wait; if it stays, do what docs/how-to/troubleshooting.md says of what the account waits for",
         "ReplicasBehind": "wait a minute; if it stays, see the log of that seed's agents",

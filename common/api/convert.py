@@ -59,6 +59,7 @@ def grant_to_wire(
     learning: bool = False,
     draining: bool = False,
     usage_stale: bool = False,
+    withdrawn: str = "",
     unavailable: list[WireIdle] | None = None,
     raised: Quantities | None = None,
 ) -> WireGrant:
@@ -75,6 +76,7 @@ def grant_to_wire(
         learning=learning,
         draining=draining,
         usage_stale=usage_stale,
+        withdrawn=withdrawn,
         unavailable=unavailable or [],
         raised=raised or {},
     )

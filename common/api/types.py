@@ -13,6 +13,7 @@ import msgspec
 from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
 from common.api.labels import GROUP, VERSION
+from common.api.seed_selector import SeedSelector
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.quota.scopes import ScopeRequirement
@@ -48,14 +49,16 @@ class Condition(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Subject(Wire):
-    """`selector` picks namespaces, `clusters` narrows any subject to what it has in some user clusters. `counts`: what
-    in the namespaces; empty for objects, RESOURCE_QUOTAS_ALONE for what core ResourceQuotas promise."""
+    """`selector` picks namespaces. `clusters` narrows any subject to what it has in some user clusters, `seeds` to what
+    it has on some seeds. `counts`: what in the namespaces; empty for objects, RESOURCE_QUOTAS_ALONE for what core
+    ResourceQuotas promise."""
 
     kind: str
     name: str = ""
     counts: str = ""
     selector: LabelSelector | None = None
     clusters: ClusterSelector | None = None
+    seeds: SeedSelector | None = None
 
 
 class ScopeSelector(Wire):
@@ -114,6 +117,7 @@ class WireReport(Wire):
     enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
     waits_for: AccountWait | None = None  # None: for nothing, or the agent does not say it
     not_served: list[str] = []  # what is limited, and no cluster of the seed that takes part serves objects of
+    withdrawn: str = ""  # that of the grant, repeated once all that was held is given back and the account is closed
 
 
 class NamespaceUse(Wire):
@@ -162,6 +166,7 @@ class WireGrant(Wire):
     learning: bool = False
     draining: bool = False
     usage_stale: bool = False
+    withdrawn: str = ""  # not empty: the quota limits nothing on this seed, which is to give back all that it holds
     unavailable: list[WireIdle] = []
     # What it was decided with, on the master's own object. On a copy it is in the status itself, and in the spec.
     raised: Quantities = {}  # the limits in force that overrides have raised

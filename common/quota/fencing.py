@@ -55,6 +55,41 @@ def answers(account: Account, grant: Grant) -> bool:
     )
 
 
+def may_close(account: Account, grant: Grant) -> bool:
+    """Whether `close` has something to do, and the master's counters are known."""
+    speaks = answers(account, grant) or (
+        not account.fenced and grant.account == account.incarnation and grant.incarnation == account.master
+    )
+    return speaks and not (is_closed(account) and resources.maximum(account.granted, grant.granted) == account.granted)
+
+
+def is_closed(account: Account) -> bool:
+    """It holds nothing, and has nothing that was counted before it is opened again."""
+    idle = not account.used and not account.reservations
+    return account.fenced and idle and not any(accounts.held(account).values())
+
+
+def close(account: Account, epoch: int, grant: Grant, nonce: str) -> Account:
+    """The quota limits nothing on this seed any more: what is there does not count, and all that is held is given back,
+    also what the master has granted meanwhile."""
+    accounts.check_epoch(account, epoch)
+    if not may_close(account, grant):
+        return account
+    granted = resources.maximum(account.granted, grant.granted)
+    closed = msgspec.structs.replace(
+        account,
+        granted=granted,
+        returned=granted,
+        used={},
+        reserved={},
+        reservations={},
+        ask=Ask(number=max(account.ask.number, grant.answered)),
+        held_back=(),
+        scarce=False,
+    )
+    return fence(closed, nonce)
+
+
 def reopen(account: Account, epoch: int, grant: Grant) -> Account:
     """Lift the fence with the master's counters. The caller has recounted every source since the fence went up.
 

@@ -306,9 +306,10 @@ def _subject(kind: Kind, name: str) -> dict[str, object]:
 
 def _named(body: QuotaCreate) -> tuple[str, dict[str, object]]:
     """The name of the quota, and whom it limits."""
-    part = {} if body.subject_clusters is UNSET else {"clusters": msgspec.to_builtins(body.subject_clusters)}
+    given = {"clusters": body.subject_clusters, "seeds": body.subject_seeds}
+    part = {field: msgspec.to_builtins(selector) for field, selector in given.items() if selector is not UNSET}
     if part and not isinstance(body.name, str):
-        raise invalid("/name", "a quota of some clusters needs a name")
+        raise invalid("/name", f"a quota of some {' and '.join(part)} needs a name")
     if body.subject_kind == "namespaces":
         if not isinstance(body.name, str):
             raise invalid("/name", "a quota of kind namespaces needs a name")

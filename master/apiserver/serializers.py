@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
 from common.api.labels import DEFAULT_LABEL
+from common.api.seed_selector import SeedSelector
 from common.api.types import CatalogueEntry
 from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
@@ -135,9 +136,9 @@ class QuotaOverride(AnswerBody, kw_only=True):
 class Quota(AnswerBody, kw_only=True):
     """One quota. `name` is empty where several quotas limit one subject: `quota` has the lowest limits of all.
     `subjectSelector`: which namespaces one of kind namespaces limits. `subjectClusters`: in which user clusters its
-    subject is limited; without it, everywhere. `madeFrom`: kind and name of what the quota follows; change that
-    instead. `overrides`: what was raised for a time; `status.hard` has it. `asOf`: no seed's last report is older;
-    empty where there is none. `stale`: some use is a last known one."""
+    subject is limited, `subjectSeeds`: on which seeds; without them, everywhere. `madeFrom`: kind and name of what the
+    quota follows; change that instead. `overrides`: what was raised for a time; `status.hard` has it. `asOf`: no seed's
+    last report is older; empty where there is none. `stale`: some use is a last known one."""
 
     name: str
     subject_kind: str
@@ -145,6 +146,7 @@ class Quota(AnswerBody, kw_only=True):
     subject_human_readable_name: str
     subject_selector: LabelSelector | UnsetType = UNSET
     subject_clusters: ClusterSelector | UnsetType = UNSET
+    subject_seeds: SeedSelector | UnsetType = UNSET
     made_from: str | UnsetType = UNSET
     is_default: bool
     quota: dict[str, str]
@@ -156,12 +158,13 @@ class Quota(AnswerBody, kw_only=True):
 
 class QuotaCreate(Body, kw_only=True):
     """`name`: by default made of the subject's. Kind namespaces has a `subjectSelector`, the others a `subjectName`.
-    Kind namespaces needs a `name`, and so does a quota with `subjectClusters`."""
+    Kind namespaces needs a `name`, and so does a quota with `subjectClusters` or `subjectSeeds`."""
 
     subject_kind: SubjectKind = "project"
     subject_name: SubjectName | UnsetType = UNSET
     subject_selector: LabelSelector | UnsetType = UNSET
     subject_clusters: ClusterSelector | UnsetType = UNSET
+    subject_seeds: SeedSelector | UnsetType = UNSET
     quota: GivenLimits
     name: Name | UnsetType = UNSET
 
@@ -175,6 +178,7 @@ class QuotaUpdate(Body, kw_only=True):
     subject_name: str | UnsetType = UNSET
     subject_selector: ReadOnly = UNSET
     subject_clusters: ReadOnly = UNSET
+    subject_seeds: ReadOnly = UNSET
     subject_human_readable_name: ReadOnly = UNSET
     made_from: ReadOnly = UNSET
     is_default: ReadOnly = UNSET
@@ -292,6 +296,7 @@ def combined(quotas: Sequence[MasterQuota], silence: str, display_name: str = ""
         subject_human_readable_name=display_name,
         subject_selector=_picked(first, "selector", LabelSelector),
         subject_clusters=_picked(first, "clusters", ClusterSelector),
+        subject_seeds=_picked(first, "seeds", SeedSelector),
         made_from=made_from or UNSET,
         is_default=all(quota.metadata.labels.get(DEFAULT_LABEL) == "true" for quota in quotas),
         quota=resources.render(limits_of(quotas, spec_quota)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ import msgspec
 from common.api.catalogue import Catalogue
 from common.api.core import SECRETS, Secret
 from common.api.labels import SETTINGS
+from common.api.seed_selector import SeedSelector
 from common.api.types import SEEDS, CatalogueEntry, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound, Unavailable
@@ -35,6 +36,7 @@ from master.cache.objects import (
     QuotaCopy,
 )
 from master.cache.organization_limits import OrganizationLimits, OrganizationLimitsCache, is_of_a_part
+from master.cache.picked_seeds import picks
 
 T = TypeVar("T", bound=Object)
 
@@ -188,11 +190,11 @@ class Caches:
                 log.warning("settings cannot be read", extra={"error": str(error)})
         return self._read
 
-    def allocated_types(self) -> AllocatedTypes:
-        """What is counted from Allocations, and whether there is a seed for it."""
+    def allocated_types(self, picked: SeedSelector | None = None) -> AllocatedTypes:
+        """What is counted from Allocations, and whether there is a seed for it among those that a quota picks."""
         self._settings_spec()
-        seed = any(seed.spec.in_cluster and seed.spec.state != "Lost" for seed in self.seeds.store.values())
-        return AllocatedTypes(names=self._allocated, seed=seed)
+        here = [seed for seed in self.seeds.store.values() if seed.spec.in_cluster and seed.spec.state != "Lost"]
+        return AllocatedTypes(names=self._allocated, seed=any(picks(picked, seed) for seed in here))
 
     def listen(self, listener: Callable[[str, Change[Object]], None]) -> Callable[[], None]:
         """Returns what ends it."""
@@ -225,13 +227,14 @@ class Caches:
         """Asks the API server itself whether an object is what its cache says, or gone if that says so.
 
         Raises Conflict where it is not: the cache is behind and is listed anew, and whoever asked has to decide again.
-        Uid and generation are compared: all that is deleted or written depends on these alone.
+        Uid and generation are compared: all that is deleted or written depends on these alone, and of a Seed on its
+        labels.
         """
         try:
             found = await self.cluster.get(_METADATA[plural], name)
         except NotFound:
             found = None
-        if _version(found) == _version(seen):
+        if _version(found) == _version(seen) and (plural != SEEDS.plural or _labels(found) == _labels(seen)):
             return
         now = time.monotonic()
         if now - self._relisted.get(plural, float("-inf")) >= RELIST_EVERY:
@@ -271,6 +274,10 @@ _METADATA: dict[str, Resource[Object]] = {
 
 def _version(found: Object | None) -> tuple[str, int] | None:
     return (found.metadata.uid, found.metadata.generation) if found is not None else None
+
+
+def _labels(found: Object | None) -> Mapping[str, str]:
+    return found.metadata.labels if found is not None else {}
 
 
 def changed_name(change: Change[T]) -> str:

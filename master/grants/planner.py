@@ -23,19 +23,22 @@ from master.grants.allocation_state import SeedDemand
 from master.grants.demand import Demand, lacking, learn, positive
 from master.grants.fair_share import Allotment, allot
 
+SeedState = Literal["Active", "Draining", "Withdrawn", "Lost", "Gone"]
+
 
 class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the master knows of one quota on one seed at this moment, beside its ledger.
 
-    `state` is the Seed's, Gone where there is no such object any more. `listed`: its copies were listed in this term of
-    leadership; `tried`: that, or they could not be. `shown` is what its copy said when it was first seen in this term.
-    `use` was shown by another master before, where there is no report. `silent`: it does not react to a recall;
+    `state` is the Seed's, Gone where there is no such object any more, and Withdrawn where the quota limits nothing on
+    the seed, which has not given back everything yet (protocol.md 3.11). `listed`: its copies were listed in this term
+    of leadership; `tried`: that, or they could not be. `shown` is what its copy said when it was first seen in this
+    term. `use` was shown by another master before, where there is no report. `silent`: it does not react to a recall;
     `hopeful`: it has not had the time to show what it does with what it was granted. `demand` is what the last decision
     of this term learned.
     """
 
     name: str
-    state: Literal["Active", "Draining", "Lost", "Gone"] = "Active"
+    state: SeedState = "Active"
     connected: bool = False
     listed: bool = False
     tried: bool = False
@@ -49,7 +52,12 @@ class SeedFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def present(self) -> bool:
-        return self.state in ("Active", "Draining")
+        """It may hold something, and can be asked."""
+        return self.state in ("Active", "Draining", "Withdrawn")
+
+    @property
+    def withdrawn(self) -> bool:
+        return self.state == "Withdrawn"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,16 +153,17 @@ def _demands(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFac
         report = seed.report if seed.report is not None and not escrow.is_late(holding, seed.report) else None
         use = resources.add(report.used, report.reserved) if report is not None else seed.use
         use = resources.at_least_zero(held) if use is None else use
+        use = {} if seed.withdrawn else use  # what is there is not limited: all that it holds can be others'
         ours = report if report is not None and report.incarnation == holding.account else None
         speaks = ours is not None and seed.connected and holding.learned and not ours.nonce
-        ask = ours.ask if speaks and ours is not None else Ask()
+        ask = ours.ask if speaks and ours is not None and not seed.withdrawn else Ask()
         demand = learn(seed.demand, usual, held=held, use=use, ask=ask, answered=seed.answered, now=now)
         demands.append(
             SeedDemand(
                 name=seed.name,
                 held=held,
                 use=resources.add(use, surge.occupied(resources.only(use, limits), held)),
-                counted=ours.used if ours is not None else {},
+                counted=ours.used if ours is not None and not seed.withdrawn else {},
                 ask=ask,
                 answered=seed.answered,
                 reachable=speaks and not seed.silent,

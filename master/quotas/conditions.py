@@ -48,7 +48,8 @@ def ready(view: QuotaView, enforced: Condition) -> Condition:
         kind = subject.kind.capitalize()
         text = (
             f"there is no {kind} {subject.name}: create it, or make a quota for one that exists; until then this quota "
-            f"is on all seeds and limits whatever names {subject.kind} {subject.name}"
+            f"is on {'all' if subject.seeds is None else 'its'} seeds and limits whatever names {subject.kind} "
+            f"{subject.name}"
         )
         if subject.kind == "project":
             text += "; where organizations have quotas, Machines of an unknown project get 503"
@@ -96,8 +97,10 @@ def unless_uncounted(found: Condition, not_counted: Sequence[Condition]) -> Cond
 def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuotaSpec) -> Condition:
     kind = "Enforced"
     if all(seed.gone for seed in seeds):
-        there = f"no Seed has connected yet; see the condition Connected of {listed(absent)}"
-        return condition(kind, False, NO_SEEDS, f"nothing is refused: {there if absent else 'there is no Seed'}")
+        there = "there is no Seed" if spec.subject.seeds is None else "spec.subject.seeds picks no Seed that there is"
+        if absent:
+            there = f"no Seed has connected yet; see the condition Connected of {listed(absent)}"
+        return condition(kind, False, NO_SEEDS, f"nothing is refused: {there}")
     without = [seed.name for seed in seeds if seed.synced is False and not seed.gone]
     if without:
         return condition(kind, False, "SeedNotSynced", f"the present quota is not yet on {listed(without)}")

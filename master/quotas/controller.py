@@ -32,10 +32,11 @@ from master.cache.informers import BY_SUBJECT, Caches, changed_name
 from master.cache.objects import MasterQuota, QuotaCopy
 from master.grants.fair_share import Allotment
 from master.grants.planner import Decision, SeedFacts, decide, forgotten
+from master.quotas import withdrawal
 from master.quotas.countable import CountedNames
 from master.quotas.events import QuotaEvents
 from master.quotas.grant_publisher import GrantPublisher
-from master.quotas.ledger_store import Ledgers, incarnation
+from master.quotas.ledger_store import Ledgers, drop_orphans, incarnation
 from master.quotas.quota_view import STALE_AFTER, QuotaView
 from master.quotas.seed_facts import seed_facts
 from master.quotas.state import JUST_GRANTED, QuotaState
@@ -96,7 +97,7 @@ class Quotas:
     async def run(self) -> None:
         ends = self._caches.listen(self._changed)
         try:
-            await self._drop_orphans()
+            await drop_orphans(self._ledgers, self._caches)
             self._settle()
             self.review_all()
             async with asyncio.TaskGroup() as group:
@@ -136,6 +137,9 @@ class Quotas:
     def copy_changed(self, seed: str, change: Change[QuotaCopy], run: Run | None) -> None:
         copy = change.new
         if copy is None:
+            gone = self.states.get(changed_name(change))
+            if gone is not None and gone.account(seed).withdrawn:
+                self._controller.queue.add(gone.name)
             return
         name = copy.metadata.name
         state, link = self.states.get(name), self._seeds.links.get(seed)
@@ -177,6 +181,7 @@ class Quotas:
         if state.stored is None and (wait := self._ledger_can_wait(state)) > 0:
             return wait
         ledger = await self._ledger(state)
+        await withdrawal.begin(state, ledger, self._seeds.links, self._caches)
         now = time.monotonic()
         facts = seed_facts(state, ledger, self._seeds.links, now)
         decision = decide(
@@ -193,9 +198,10 @@ class Quotas:
         await self._persist(state, decision.ledger)
         self._log_changes(state, ledger, decision)
         self._take_up(state, facts)
+        anew = withdrawal.end(state, decision.ledger, self._seeds.links)
         self._answer(state, facts, decision.allotment, now)
         self._show(state, decision, view, now)
-        return self._again(state, decision, now)
+        return 0.0 if anew else self._again(state, decision, now)
 
     async def _state(self, name: str) -> QuotaState | None:
         """What is remembered of the quota as it is now; None where there is none."""
@@ -214,7 +220,8 @@ class Quotas:
     async def _ledger(self, state: QuotaState) -> MasterLedger:
         """The ledger to decide from. One that proves to be older than what is known begins another life."""
         if state.stored is None:
-            state.stored = await self._ledgers.load(state.quota, [link.name for link in self._seeds.present()])
+            seeds = [link.name for link in self._seeds.present() if state.picks(link.seed)]
+            state.stored = await self._ledgers.load(state.quota, seeds)
             state.noted_at = time.monotonic()
         elif (
             state.quota.metadata.annotations.get(LEDGER_ANNOTATION) != state.stored.ledger.incarnation
@@ -278,7 +285,7 @@ class Quotas:
         if self._seeds.rush.defers(("ledger", state.name)):
             state.rushed = True
             return PAUSE
-        there = [is_synced(state, link) for link in self._seeds.present()]
+        there = [is_synced(state, link) for link in self._seeds.present() if state.picks(link.seed)]
         if True in there or False not in there:
             return 0.0
         return state.since + COPIES_FIRST - time.monotonic()
@@ -307,8 +314,8 @@ class Quotas:
 
     def _note_troubles(self, view: QuotaView, name: str) -> None:
         for seed in view.seeds:
-            _mark(self.fenced, seed.name, name, seed.connected and seed.fenced)
-            _mark(self.learning, seed.name, name, not seed.learned and not seed.lost)
+            _mark(self.fenced, seed.name, name, seed.connected and seed.fenced and not seed.withdrawing)
+            _mark(self.learning, seed.name, name, not seed.learned and seed.limited)
 
     async def _note(self, state: QuotaState, ledger: MasterLedger) -> None:
         state.noted_at = time.monotonic()
@@ -375,22 +382,6 @@ class Quotas:
         for name, state in self.states.items():
             if state.view is not None and not devices.isdisjoint(state.view.never_counted or ()):
                 self._controller.queue.add(name)
-
-    # Beginning -------------------------------------------------------------------------------------------------
-
-    async def _drop_orphans(self) -> None:
-        """Ledgers of quotas that were deleted while nobody led."""
-        cached = self._caches.quotas.store
-        there = {quota.metadata.uid for quota in cached.values()}
-        for uid, name in (await self._ledgers.quotas()).items():
-            if uid in there:
-                continue
-            try:
-                await self._caches.confirm("resourcequotas", name, cached.get(name))
-            except Conflict as error:
-                log.warning("ledger kept", extra={"quota": name, "uid": uid, "error": error.message})
-            else:
-                await self._ledgers.delete(uid)
 
 
 def _mark(marked: dict[str, set[str]], seed: str, quota: str, troubled: bool) -> None:

@@ -91,9 +91,10 @@ def _why(found: Sequence[str], allocated: AllocatedTypes, subject: Subject) -> I
     lacks_seed = [name for name in found if name in allocated.names]
     unknown = [name for name in found if name not in allocated.names and name not in of_core]
     if lacks_seed:
+        lack = "there is none" if subject.seeds is None else "spec.subject.seeds picks none"
         yield (
             f"not counted and never refused: {some(lacks_seed)}, since a Seed with inCluster: true counts Allocations, "
-            "and there is none"
+            f"and {lack}"
         )
     if unknown:
         yield (

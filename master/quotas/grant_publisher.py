@@ -29,7 +29,7 @@ class GrantPublisher:
         """Only what is durable. `now` is monotonic, in seconds. It waits for nothing: each seed's publisher writes."""
         ledger, recalls = decision.ledger, decision.recalls
         names = state.ceilings.keys()
-        present = [seed for seed in view.seeds if not seed.lost]
+        present = [seed for seed in view.seeds if seed.limited]
         use = dict.fromkeys(names, 0) | resources.total(resources.only(seed.use, names) for seed in present)
         reserved = resources.total(resources.only(seed.reserved, names) for seed in present)
         global_usage = wire_quantities(use)
@@ -63,11 +63,14 @@ class GrantPublisher:
                     learning=decision.learning,
                     draining=account.draining,
                     usage_stale=stale,
+                    withdrawn=account.withdrawn,
                     unavailable=account.unavailable,
                 ),
             )
             within = self._within(account, before, shown, use, written_at, now)
-            if before is None and account.report is None and state.rushed:
+            if before is None and account.report is None and link.in_cluster and state.spec.subject.seeds is not None:
+                within = SOON  # there, it limits nothing before it is said that it does
+            elif before is None and account.report is None and state.rushed:
                 within = RUSHED_WORD
             link.publisher.offer(state.name, copy.metadata.uid, shown, words, within=within)
 
@@ -108,18 +111,19 @@ def usage_stale(view: QuotaView) -> bool:
         or not seed.learned
         or bool(seed.stale_sources)
         for seed in view.seeds
-        if not seed.lost and not seed.absent
+        if seed.limited and not seed.absent
     )
 
 
 def _speaks(before: Shown, shown: Shown) -> bool:
     """Whether the grant says something that the seed waits for. That a recall is over can wait."""
     was, now = before.grant, shown.grant
-    return (was.incarnation, was.account, was.nonce, was.granted, was.answered, was.learning) != (
+    return (was.incarnation, was.account, was.nonce, was.granted, was.answered, was.learning, was.withdrawn) != (
         now.incarnation,
         now.account,
         now.nonce,
         now.granted,
         now.answered,
         now.learning,
+        now.withdrawn,
     ) or (bool(now.recall) and now.recall != was.recall)

@@ -20,6 +20,7 @@ from common.kube.client.errors import AlreadyExists, Conflict, NotFound
 from common.quota import resources
 from common.quota.escrow import Holding, MasterLedger, outstanding
 from common.quota.quantity import QuantityError
+from master.cache.informers import Caches
 from master.cache.objects import MASTER_QUOTAS, MasterQuota
 from master.grants.planner import forgotten
 
@@ -123,6 +124,21 @@ class Ledgers:
                 "state": "Learning" if ledger.learning else "Granting",
             },
         }
+
+
+async def drop_orphans(ledgers: Ledgers, caches: Caches) -> None:
+    """Ledgers of quotas that were deleted while nobody led. Raises ApiError."""
+    cached = caches.quotas.store
+    there = {quota.metadata.uid for quota in cached.values()}
+    for uid, name in (await ledgers.quotas()).items():
+        if uid in there:
+            continue
+        try:
+            await caches.confirm("resourcequotas", name, cached.get(name))
+        except Conflict as error:
+            log.warning("ledger kept", extra={"quota": name, "uid": uid, "error": error.message})
+        else:
+            await ledgers.delete(uid)
 
 
 def ledger_name(uid: str) -> str:

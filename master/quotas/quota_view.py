@@ -26,6 +26,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     connected: bool = True
     never_connected: bool = False
     lost: bool = False
+    withdrawing: bool = False  # the quota limits nothing there any more, and what the seed holds is not given back yet
     gone: bool = False  # its Seed object was deleted, what it holds was not freed
     silent: float | None = 0.0
     agent_silent: bool = False  # it is connected, and nothing counts there
@@ -51,6 +52,11 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     without_quota_omitted: int = 0
 
     @property
+    def limited(self) -> bool:
+        """The quota limits what is there, and counts it."""
+        return not (self.lost or self.withdrawing)
+
+    @property
     def stale(self) -> bool:
         return not self.connected and (self.silent is None or self.silent >= STALE_AFTER)
 
@@ -63,6 +69,8 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     def state(self) -> str:
         if self.lost:
             return "Lost"
+        if self.withdrawing:
+            return "Withdrawing"
         if self.absent:
             return "NeverConnected"
         if self.stale or self.agent_silent:
@@ -102,7 +110,7 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     def not_served(self) -> frozenset[str]:
         """What is limited, and no cluster that takes part serves objects of. What is used was served before, in another
         version for example: its last count is kept, and limited."""
-        present = [seed for seed in self.seeds if not seed.lost]
+        present = [seed for seed in self.seeds if seed.limited]
         said = [frozenset(seed.not_served) for seed in present if seed.clusters]
         used = {name for seed in present for name, amount in seed.use.items() if amount}
         return frozenset.intersection(*said) & self.limits.keys() - used if said else frozenset()

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import msgspec
 
 from common.api.convert import grant_from_wire, report_from_wire
-from common.api.types import ResourceQuotaSpec, WireIdle, WireReport
+from common.api.types import ResourceQuotaSpec, Seed, WireIdle, WireReport
 from common.quota import escrow, resources, surge
 from common.quota.account import Grant
 from common.quota.escrow import MasterLedger, Report
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, OverrideStatus, QuotaCopy, spec_quota
+from master.cache.picked_seeds import picks
 from master.grants.demand import Demand
 from master.grants.overrides import in_force
 from master.quotas.ledger_store import Stored
@@ -45,6 +46,8 @@ class SeedAccount:
         self.granted: tuple[float, int] | None = None  # likewise
         self.demand: Demand | None = None
         self.draining = False  # the last ask was answered with nothing, because the seed drains
+        self.withdrawn = ""  # the token by which the quota is withdrawn from the seed; empty: it is not
+        self.settled = False  # that had come to its end at the last decision
         self.last_report_time = ""
         self.stale_before = False  # the status said so before this master began
 
@@ -56,6 +59,7 @@ class SeedAccount:
         wire, grant = copy.status.account, copy.status.grant
         if not self.met:
             self.met, self.shown = True, grant_from_wire(grant)
+            self.withdrawn = grant.withdrawn  # a master before this one has begun that
         if wire == self.wire:
             return False
         if not wire.incarnation:
@@ -181,6 +185,10 @@ class QuotaState:
 
     def account(self, seed: str) -> SeedAccount:
         return self.seeds.setdefault(seed, SeedAccount())
+
+    def picks(self, seed: Seed) -> bool:
+        """Whether it limits what is on this seed."""
+        return picks(self.spec.subject.seeds, seed)
 
     def went_back(self) -> bool:
         """Whether the ledger that was read is older than what is known. It stays known until a write is durable."""

@@ -20,13 +20,13 @@ from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.use_text import peak_text, usage_text
 
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
-_TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2, "NeverConnected": 3}
+_TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2, "Withdrawing": 3, "NeverConnected": 4}
 _LOST_LAST = 9
 
 
 def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     """`now` is RFC 3339, for lastTransitionTime."""
-    present = [seed for seed in view.seeds if not seed.lost]
+    present = [seed for seed in view.seeds if seed.limited]
     # A master that learns may have forgotten that a seed was connected once.
     absent = [] if view.learning else [seed.name for seed in present if seed.absent]
     judged = [seed for seed in present if seed.name not in absent]

@@ -105,5 +105,5 @@ def _settling(view: QuotaView) -> bool:
     return any(
         seed.synced is False or (seed.connected and (seed.behind or seed.fenced or not seed.reported))
         for seed in view.seeds
-        if not seed.lost and not seed.gone
+        if seed.limited and not seed.gone
     )

@@ -44,7 +44,8 @@ class Views:
         """
         ledger = decision.ledger
         lines = [self._seed_view(state, seed, ledger.seeds[seed.name], now) for seed in decision.demands]
-        lines.extend(SeedView(name=link.name, lost=True) for link in self._seeds.links.values() if link.lost)
+        lost = [link for link in self._seeds.links.values() if link.lost and state.picks(link.seed)]
+        lines.extend(SeedView(name=link.name, lost=True) for link in lost)
         organization = self._organization(state.quota)
         return QuotaView(
             generation=state.quota.metadata.generation,
@@ -58,7 +59,7 @@ class Views:
             learning=decision.learning,
             beyond_counters=escrow.beyond_counters(ledger, state.ceilings),
             never_counted=self._never_counted(state, ledger),
-            allocated=in_use(self._caches.allocated_types(), *(seed.use for seed in lines)),
+            allocated=in_use(self._caches.allocated_types(state.spec.subject.seeds), *(seed.use for seed in lines)),
             organization=organization,
             organization_limits=self._caches.limits_of(organization) if organization else None,
             overcommit=self._caches.overcommit(),
@@ -69,7 +70,7 @@ class Views:
         """None before all that seeds report was taken up."""
         lacking = self._counted.lacking(state.limits, ledger)
         known = len(self._states) >= len(self._caches.quotas.store) and all(
-            link.listed or link.never_connected for link in self._seeds.present()
+            link.listed or link.never_connected for link in self._seeds.present() if state.picks(link.seed)
         )
         return lacking if known or not lacking else None
 
@@ -91,6 +92,7 @@ class Views:
             name=seed.name,
             connected=connected,
             never_connected=link is not None and link.never_connected,
+            withdrawing=bool(account.withdrawn),
             gone=link is None,
             silent=silent,
             agent_silent=agent_silent,

@@ -97,7 +97,8 @@ class Seeds:
         if link is not None and link.seed.metadata.uid != seed.metadata.uid:
             self._drop(name)
             link = None
-        news = link is None or link.seed.spec != seed.spec
+        relabelled = link is not None and link.seed.metadata.labels != seed.metadata.labels
+        news = link is None or relabelled or link.seed.spec != seed.spec
         if link is None:
             link = self.links[name] = SeedLink(
                 seed,
@@ -116,6 +117,8 @@ class Seeds:
             link.check()
         if news and link.sync is not None:
             link.sync.add(("seeds", name))
+            if relabelled:
+                link.sync.seed_relabelled()
         if news:  # not each write of its status: every quota is looked at
             log.info("seed changed", extra={"seed": name, "state": seed.spec.state})
             self.on_seed(name)

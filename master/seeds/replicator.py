@@ -14,14 +14,12 @@ from msgspec.structs import replace
 
 from common.api.conditions import now
 from common.api.labels import (
-    MANAGED_BY_LABEL,
     MASTER_ANNOTATION,
-    MASTER_MANAGER,
     MASTER_SEEN_ANNOTATION,
     RELEASED_ANNOTATION,
     UID_LABEL,
 )
-from common.api.types import GENERATION_ANNOTATION, Seed
+from common.api.types import GENERATION_ANNOTATION
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.client.meta import Object
@@ -43,7 +41,9 @@ from master.cache.objects import (
     Named,
     QuotaCopy,
 )
+from master.cache.picked_seeds import is_of_seeds, limits_on
 from master.grants.overrides import in_force
+from master.seeds.copy_contents import copied_generation, copy_labels, seed_copy
 from master.seeds.other_master import OtherMaster
 from master.seeds.remote_cache import SeedCaches
 
@@ -90,6 +90,7 @@ class CopySync:
         self._other_master = OtherMaster(master)
         self._in_cluster = in_cluster
         self._unsynced: set[Key] = set()
+        self._released: dict[str, str] = {}  # by name: uids of quotas that do not pick this seed and hold nothing here
         self._seed = seed
         self._caches = caches
         self._cluster = cluster
@@ -123,6 +124,21 @@ class CopySync:
     def add(self, key: Key) -> None:
         self._unsynced.add(key)
         (self._quotas if key[0] == "resourcequotas" else self._others).queue.add(key)
+
+    def release(self, quota: str, uid: str) -> None:
+        """The seed has given back all that it held of the quota with this uid, which does not pick it: the copy may go.
+        Empty: it may not."""
+        before = self._released.pop(quota, "")
+        if uid:
+            self._released[quota] = uid
+            if uid != before:
+                self.add(("resourcequotas", quota))
+
+    def seed_relabelled(self) -> None:
+        """Quotas may pick the seed from now on, or not any more."""
+        for quota in self._caches.quotas.store.values():
+            if is_of_seeds(quota):
+                self.add(("resourcequotas", quota.metadata.name))
 
     async def put_seed(self) -> None:
         """Writes the copy of the Seed itself, now. If the cache is behind, or the agent writes at the same time, it is
@@ -223,8 +239,8 @@ class CopySync:
             return None if desired is None or _is_shown(actual, desired) else SUCCEEDED
         if self.blocked and not (key[0] == "seeds" and self._other_master.silent):
             return BLOCKED
-        if desired is None:
-            return await self._remove(key, actual)
+        if desired is None or (isinstance(desired, MasterQuota) and not self._is_for_here(desired, actual)):
+            return await self._remove(key, desired, actual)
         if actual is None:
             return await self._create(key, desired)
         if actual.metadata.uid == desired.metadata.uid:
@@ -245,12 +261,12 @@ class CopySync:
             await self._caches.confirm(*key, desired)
             await self._delete(key, actual, released=False)
             return await self._create(key, desired)
-        if _copied_generation(actual) > desired.metadata.generation:
+        if copied_generation(actual) > desired.metadata.generation:
             # The cache is older than what the copy was made from, unless the master was restored from a backup.
             await self._caches.confirm(*key, desired)
         metadata = replace(
             actual.metadata,
-            labels={**actual.metadata.labels, **_labels(desired)},
+            labels={**actual.metadata.labels, **copy_labels(desired)},
             annotations={**actual.metadata.annotations, **self._annotations(key, desired)},
         )
         if actual.spec == desired.spec and metadata == actual.metadata:
@@ -264,17 +280,29 @@ class CopySync:
         log.info("copy reconciled", extra=self._facts(key))
         return None
 
-    async def _remove(self, key: Key, actual: Object | None) -> float | None:
+    async def _remove(self, key: Key, original: Object | None, actual: Object | None) -> float | None:
         # What carries no label of ours was made by somebody else.
         if actual is None or not actual.metadata.labels.get(UID_LABEL):
             return None
         if actual.metadata.deletion_timestamp is not None:
             return FINALIZING
-        if isinstance(actual, QuotaCopy) and self._successor_missing(actual):
+        if original is not None:  # it picks this seed no more
+            await self._caches.confirm("seeds", self._seed, self._caches.seeds.store.get(self._seed))
+        elif isinstance(actual, QuotaCopy) and self._successor_missing(actual):
             return SUCCEEDED
-        await self._caches.confirm(*key, None)
+        await self._caches.confirm(*key, original)
         await self._delete(key, actual, released=True)
         return None
+
+    def _is_for_here(self, quota: MasterQuota, copy: Object | None = None) -> bool:
+        """Whether the quota picks the seed, or has something here still, of which `copy` tells."""
+        seed = self._caches.seeds.store.get(self._seed)
+        if seed is None or limits_on(quota, seed):
+            return True
+        uid = quota.metadata.uid
+        return copy is not None and copy.metadata.labels.get(UID_LABEL) == uid != self._released.get(
+            quota.metadata.name
+        )
 
     def _successor_missing(self, leaving: QuotaCopy) -> bool:
         """Whether another quota takes this one's place, and is not here yet: its subject is never without one."""
@@ -282,7 +310,8 @@ class CopySync:
         if not name:
             return False
         subject = f"{kind}/{name}"
-        successors = self._caches.quotas.store.by_index(BY_SUBJECT, subject)
+        all_of_it = self._caches.quotas.store.by_index(BY_SUBJECT, subject)
+        successors = [quota for quota in all_of_it if self._is_for_here(quota)]
         if not successors:
             return self._caches.gets_default(kind, name)
         here = {copy.metadata.labels.get(UID_LABEL) for copy in self._there.quotas.store.by_index(BY_SUBJECT, subject)}
@@ -314,7 +343,7 @@ class CopySync:
 
     async def _create(self, key: Key, desired: MasterQuota | Named) -> float | None:
         resource: Resource[Any] = QUOTA_COPIES if key[0] == "resourcequotas" else _named(key)
-        metadata = {"name": key[1], "labels": _labels(desired), "annotations": self._annotations(key, desired)}
+        metadata = {"name": key[1], "labels": copy_labels(desired), "annotations": self._annotations(key, desired)}
         body = {"metadata": metadata, "spec": desired.spec}
         try:
             await self._cluster.create(resource, body)
@@ -337,26 +366,6 @@ def _is_shown(actual: Object | None, desired: Object) -> bool:
         and actual.metadata.uid == desired.metadata.uid
         and actual.metadata.generation >= desired.metadata.generation
     )
-
-
-def seed_copy(seed: Seed) -> Named:
-    """What the seed itself gets of it: nothing of where its kubeconfig is."""
-    spec: dict[str, object] = {"copyOf": seed.metadata.uid, "state": seed.spec.state}
-    if seed.spec.namespace_quotas == "Enabled":
-        spec["namespaceQuotas"] = "Enabled"
-    if seed.spec.state == "Lost":
-        spec["confirmLost"] = "its machines are gone"
-    return Named(metadata=seed.metadata, spec=spec)
-
-
-def _labels(desired: Object) -> dict[str, str]:
-    return {UID_LABEL: desired.metadata.uid, MANAGED_BY_LABEL: MASTER_MANAGER}
-
-
-def _copied_generation(copy: Object) -> int:
-    """0 where nobody has said it: then the copy proves nothing."""
-    text = copy.metadata.annotations.get(GENERATION_ANNOTATION, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
 def _store(side: Caches | SeedCaches, plural: str) -> Store[Any]:

@@ -102,7 +102,7 @@ class Accounts:
             for key in await self._registry.store.keys():
                 self._keys[key.name] = key  # also of quotas that went while nobody led
                 self._controller.queue.add(key.name)
-            for quota in self._quota_cache.all_quotas():
+            for quota in self._quota_cache.all_known():
                 self._opening.seen(quota.name, quota.ceilings, new=False)
                 self._controller.queue.add(quota.name)
             await self._controller.run()
@@ -203,7 +203,7 @@ class Accounts:
         return after
 
     def _quota_changed(self, name: str) -> None:
-        quota = self._quota_cache.quota(name)
+        quota = self._quota_cache.known(name)
         if quota is None:
             self._opening.gone(name)
         else:
@@ -213,7 +213,7 @@ class Accounts:
         self._controller.queue.add(name)
 
     async def _reconcile(self, name: str) -> float | None:
-        quota = self._quota_cache.quota(name)
+        quota = self._quota_cache.known(name)
         if quota is None:
             self.waits.forget(name)  # what was looked at while it went has noted one
         try:
@@ -292,10 +292,10 @@ class Accounts:
             # The lease object began anew below the epoch that the account has seen.
             self.term = await self._raise_term(account.epoch)
             self._unsized.clear()  # somebody else counted meanwhile
-            for other in self._quota_cache.all_quotas():
+            for other in self._quota_cache.all_known():
                 self._controller.queue.add(other.name)
         before, now = self._progress.get(uid, Progress()), time.monotonic()
-        facts = self.account_sources.facts(quota, account, self.may_count)
+        facts = self.account_sources.facts(quota, account, self.may_count) if not quota.withdrawn else []
         step, progress = plan.next_step(
             account,
             quota.grant,
@@ -304,6 +304,7 @@ class Accounts:
             term=self.term,
             window=self._window,
             now=now,
+            withdrawn=bool(quota.withdrawn),
         )
         if progress.doubted and not before.doubted:
             left = round(plan.window_left(progress, self._window, now), 1)
@@ -320,7 +321,7 @@ class Accounts:
         handle, uid = self._registry.get(quota), quota.key.uid
         account = handle.writer.account if handle is not None else None
         found = None
-        if plan.admits_nothing(account, self.term, since=self._since, cold=self._cold):
+        if not quota.withdrawn and plan.admits_nothing(account, self.term, since=self._since, cold=self._cold):
             progress, now = self._progress.get(uid, Progress()), time.monotonic()
             found = plan.waits_for(
                 account, quota.grant, progress, facts, turn=turn, ledger=ledger, window=self._window, now=now
@@ -363,6 +364,9 @@ class Accounts:
                 await self._open(quota, handle, sources)
             case plan.Obey():
                 await change(lambda present: (accounts.apply_grant(present, grant), None))
+            case plan.Close():
+                await change(lambda present: (fencing.close(present, self.term, grant, nonce), None))
+                log.info("quota withdrawn from this seed: account closed", extra={"quota": quota.name})
             case plan.Rest():
                 pass
         return None

@@ -10,6 +10,7 @@
    last, only after that cannot be on its way any more. A fenced account admits nothing, so this time begins with the
    fence, and also passes while the master has not answered.
 5. Recalled: give back what is idle.
+6. Withdrawn from this seed: close it. It gives back everything, and is fenced, so it is counted anew before it opens.
 
 What an account that admits nothing waits for is told by the same rules.
 """
@@ -91,11 +92,15 @@ class Obey(msgspec.Struct, frozen=True):
     """Write `accounts.apply_grant(...)`."""
 
 
+class Close(msgspec.Struct, frozen=True):
+    """Write `fencing.close(...)`."""
+
+
 class Rest(msgspec.Struct, frozen=True):
     """Nothing to do."""
 
 
-Step = Claim | Fence | Rebuild | Wait | Relist | Open | Obey | Rest
+Step = Claim | Fence | Rebuild | Wait | Relist | Open | Obey | Close | Rest
 
 
 def next_step(
@@ -107,8 +112,10 @@ def next_step(
     term: int,
     window: float,
     now: float,
+    withdrawn: bool = False,
 ) -> tuple[Step, Progress]:
-    """The step, and what is remembered if it succeeds. `window` in seconds, `now` monotonic."""
+    """The step, and what is remembered if it succeeds. `window` in seconds, `now` monotonic. `withdrawn`: the quota
+    limits nothing on this seed."""
     if account.epoch != term or (progress.claimed, progress.life) != (term, account.incarnation):
         return Claim(), Progress(claimed=term, life=account.incarnation)
     if not account.fenced:
@@ -121,6 +128,8 @@ def next_step(
         return Rebuild(), progress
     if fencing.is_superseded(account, grant):
         return Fence(), progress
+    if withdrawn:
+        return (Close() if fencing.may_close(account, grant) else Rest()), progress
     if fencing.answers(account, grant):
         return _opening(account, grant, progress, sources, window=window, now=now)
     if accounts.apply_grant(account, grant).returned != account.returned:

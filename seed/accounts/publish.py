@@ -28,7 +28,7 @@ class Sources(msgspec.Struct, frozen=True):
     `not_counted`: clusters of its projects where it does not. `namespaces`: the largest, and how many others.
     `without_quota`: of one of promises, where nothing is promised, and how many more such namespaces there are.
     `waits_for`: what the account waits for, if it does. `not_served`: what is limited, and no cluster serves.
-    `picked`: how many clusters `subject.clusters` picks."""
+    `picked`: how many clusters `subject.clusters` picks. `withdrawn`: of a closed account what the grant says there."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
@@ -42,6 +42,7 @@ class Sources(msgspec.Struct, frozen=True):
     waits_for: AccountWait | None = None
     not_served: tuple[str, ...] = ()
     picked: int = 0
+    withdrawn: str = ""
 
     @property
     def troubles(self) -> Sources:

@@ -17,7 +17,7 @@ from common.api.types import RESOURCE_QUOTAS, NamespaceLack, NamespaceUse, Stale
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.quota import account as accounts
-from common.quota import blocks, names, resources
+from common.quota import blocks, fencing, names, resources
 from common.quota.account import Account
 from common.quota.escrow import report
 from common.quota.largest import largest
@@ -81,24 +81,7 @@ class Publisher:
         said = report(account)
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
         now = time.monotonic()
-        entering, settled = self._entering(quota, account, now)
-        unenforced = [quota.shown(SourceKey(key)) for key in self._cluster_cache.unenforced(quota)]
-        looked, in_namespaces = self._look(quota, sources, now)
-        facts = Sources(
-            self._stale(quota, sources, account, now),
-            (*unenforced, *entering)[:MAX_NAMED],
-            self._known(quota) if account.master else quota.published_generation,  # see AccountRegistry.is_new
-            len(self._cluster_cache.covered(quota)),
-            tuple(self._cluster_cache.not_counted(quota)[:MAX_NAMED]),
-            in_namespaces.largest,
-            in_namespaces.omitted,
-            in_namespaces.without_quota,
-            in_namespaces.without_quota_omitted,
-            self._waits.of(quota),
-            in_namespaces.not_served,
-            self._cluster_cache.picked(quota),
-        )
-        look_again = _soonest(looked + QUIET_INTERVAL - now if looked < now else None, settled)
+        facts, look_again = self._facts(quota, account, sources, now)
         before = self._before(quota, now)
         wait = publish_in(before, said, facts, quota.published, now)
         if wait is None:
@@ -120,6 +103,7 @@ class Publisher:
                 waits_for=facts.waits_for,
                 not_served=list(facts.not_served),
                 picked=facts.picked,
+                withdrawn=facts.withdrawn,
             ),
             "localUsage": wire_quantities(resources.only(blocks.sure_use(account), quota.ceilings)),
         }
@@ -166,6 +150,32 @@ class Publisher:
     def forget(self, uid: str) -> None:
         self._published.pop(uid, None)
         self._in_namespaces.pop(uid, None)
+
+    def _facts(
+        self, quota: Quota, account: Account, sources: Iterable[UsageSource], now: float
+    ) -> tuple[Sources, float | None]:
+        """And in how many seconds they should be looked at again."""
+        if quota.withdrawn:
+            # When it limits something here again, every replica has to say once more that it knows it.
+            return Sources(generation=0, withdrawn=quota.withdrawn if fencing.is_closed(account) else ""), None
+        entering, settled = self._entering(quota, account, now)
+        unenforced = [quota.shown(SourceKey(key)) for key in self._cluster_cache.unenforced(quota)]
+        looked, in_namespaces = self._look(quota, sources, now)
+        found = Sources(
+            self._stale(quota, sources, account, now),
+            (*unenforced, *entering)[:MAX_NAMED],
+            self._known(quota) if account.master else quota.published_generation,  # see AccountRegistry.is_new
+            len(self._cluster_cache.covered(quota)),
+            tuple(self._cluster_cache.not_counted(quota)[:MAX_NAMED]),
+            in_namespaces.largest,
+            in_namespaces.omitted,
+            in_namespaces.without_quota,
+            in_namespaces.without_quota_omitted,
+            self._waits.of(quota),
+            in_namespaces.not_served,
+            self._cluster_cache.picked(quota),
+        )
+        return found, _soonest(looked + QUIET_INTERVAL - now if looked < now else None, settled)
 
     def _look(self, quota: Quota, sources: Iterable[UsageSource], now: float) -> tuple[float, _InNamespaces]:
         """At all namespaces of the quota, and when that was: it may have tens of thousands, and each admission in one

@@ -161,7 +161,7 @@ class AccountRegistry:
         await asyncio.gather(*(handle.task for handle in handles), return_exceptions=True)
 
     def _quota_changed(self, name: str) -> None:
-        quota = self.quota_cache.quota(name)
+        quota = self.quota_cache.known(name)
         handle = self._handles.get(name)
         if handle is not None and (quota is None or handle.key != quota.key):
             del self._handles[name]
@@ -176,7 +176,7 @@ class AccountRegistry:
 
     def _open(self, key: AccountKey) -> AccountHandle:
         def present() -> Quota | None:
-            quota = self.quota_cache.quota(key.name)
+            quota = self.quota_cache.known(key.name)
             return quota if quota is not None and quota.key == key else None
 
         def on_account(account: Account | None) -> None:

@@ -50,6 +50,7 @@ class QuotaCache:
 
     def __init__(self, cluster: Cluster) -> None:
         self._quotas: dict[str, Quota] = {}
+        self._withdrawn: dict[str, Quota] = {}
         self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
         self._gone_from: dict[str, str] = {}  # the organization of projects whose copy went
         self._quota_listeners: Listeners[[str]] = Listeners()
@@ -85,6 +86,13 @@ class QuotaCache:
 
     def quota(self, name: str) -> Quota | None:
         return self._quotas.get(name)
+
+    def known(self, name: str) -> Quota | None:
+        """Also one that the master withdraws: it limits nothing on this seed, and its account is to be closed."""
+        return self._quotas.get(name) or self._withdrawn.get(name)
+
+    def all_known(self) -> Iterable[Quota]:
+        return [*self._quotas.values(), *self._withdrawn.values()]
 
     def latest(self, quota: Quota) -> Quota:
         """As it is by now: while a request waits for a read or a write, limits may change. Another quota of the same
@@ -298,6 +306,10 @@ class QuotaCache:
             self._put(quota.name, None)
 
     def _put(self, name: str, quota: Quota | None) -> None:
+        self._withdrawn.pop(name, None)
+        if quota is not None and quota.withdrawn:
+            self._withdrawn[name] = quota
+            quota = None
         before = self._quotas.pop(name, None)
         if before is not None:
             self._by_subject[before.kind, before.subject].pop(name)
@@ -308,7 +320,7 @@ class QuotaCache:
         only = quota or before
         if only is not None and only.kind == "project" and (before is None or quota is None):
             self._project_listeners.call(only.subject)
-        if before is None or quota is None or _decides(before) != _decides(quota):
+        if _decides(before) != _decides(quota):
             self._spec_listeners.call(name)
 
     def _project_changed(self, change: Change[Project]) -> None:
@@ -328,8 +340,8 @@ class QuotaCache:
                     self._members_listeners.call(name)
 
 
-def _decides(quota: Quota) -> tuple[tuple[str, int], bool]:
-    return quota.spec, quota.counts_objects
+def _decides(quota: Quota | None) -> tuple[tuple[str, int], bool] | None:
+    return (quota.spec, quota.counts_objects) if quota is not None else None
 
 
 def _catalogue_of(settings: QuotaSettings | None) -> Catalogue:

@@ -42,8 +42,9 @@ class OutOfReach(msgspec.Struct, frozen=True):
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
     common/quota/surge.py. `of_objects`: those of its names that count objects in namespaces. `scopes` are for these.
-    `clusters`: those of the part of its subject that it limits; None: all. `selector` and `promises` are those of a
-    quota of kind namespaces; `promises`: it limits what core ResourceQuotas promise."""
+    `clusters`: those of the part of its subject that it limits; None: all. `of_seeds`: it limits what its subject has
+    on some seeds. `withdrawn`: it limits nothing on this one, as the master says by this token. `selector` and
+    `promises` are those of a quota of kind namespaces; `promises`: it limits what core ResourceQuotas promise."""
 
     key: AccountKey
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
@@ -53,6 +54,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     selector: LabelSelector | None = None
     clusters: ClusterSelector | None = None
+    of_seeds: bool = False
+    withdrawn: str = ""
     scopes: tuple[ScopeRequirement, ...] = ()
     promises: bool = False
     limits: ResourceList
@@ -88,7 +91,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_of_a_part(self) -> bool:
         """Whether it limits a part of what its subject has: a default quota then stays beside it."""
-        return self.clusters is not None or bool(self.scopes)
+        return self.clusters is not None or self.of_seeds or bool(self.scopes)
 
     @property
     def shown_as(self) -> str:
@@ -116,7 +119,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_blocks(self) -> bool:
         """Whether replicas may reserve ahead (rule 4.15): not where the largest of several objects counts."""
-        return self.enforced and not self.promises
+        return self.enforced and not self.promises and not self.withdrawn
 
     def shown(self, source: SourceKey) -> str:
         """The source, for people who read of it beside the quota's name. What is in a cluster's namespaces is another
@@ -143,11 +146,12 @@ def is_shared(cluster: UserCluster) -> bool:
 
 
 def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
-    """None for an object that the master did not send. Raises QuantityError."""
+    """None for an object that the master did not send, or has not sent to this seed: of one that is of some seeds, the
+    master's own object is there in any case. Raises QuantityError."""
     uid = original_uid(copy, in_cluster=in_cluster)
-    if not uid:
+    grant, of_seeds = copy.status.grant, copy.spec.subject.seeds is not None
+    if not uid or (in_cluster and of_seeds and not grant.incarnation):
         return None
-    grant = copy.status.grant
     decided_with = grant if in_cluster else copy.status
     limits, extra = _limits(copy, in_cluster=in_cluster), resources.parse(copy.spec.surge)
     kind = copy.spec.subject.kind
@@ -160,6 +164,8 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         subject=copy.spec.subject.name,
         selector=copy.spec.subject.selector,
         clusters=copy.spec.subject.clusters,
+        of_seeds=of_seeds,
+        withdrawn=grant.withdrawn,
         scopes=scopes.requirements(copy.spec.scopes, copy.spec.scope_selector.match_expressions),
         promises=copy.spec.subject.counts == RESOURCE_QUOTAS_ALONE,
         limits=limits,

@@ -243,6 +243,16 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             "spec.subject.clusters.names",
             "should have at least 1 items",
         ),
+        (
+            project_quota(subject={"kind": "project", "name": "alpha", "seeds": {"names": ["EU"]}}),
+            "spec.subject.seeds.names[0]",
+            "must be the name of a Seed, such as eu-1",
+        ),
+        (
+            project_quota(subject={"kind": "project", "name": "alpha", "seeds": {"matchLabels": {}}}),
+            "spec.subject.seeds",
+            "empty seeds would pick every Seed",
+        ),
         (overridden({"memory": "1Gi"}), "spec", "overrides names a resource that quota does not limit"),
         (overridden({"cpu": "63"}), "spec", "an override is below the limit in quota"),
         (overridden({"cpu": 63}), "spec", "an override is below the limit in quota"),

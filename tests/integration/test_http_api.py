@@ -867,6 +867,7 @@ async def test_quotas_of_namespaces_are_made_listed_and_changed(world: World) ->
         ({"subjectKind": "namespaces", "subjectSelector": selector}, "/name"),
         ({"subjectKind": "namespaces", "subjectName": "ann", "name": "a"}, "/subjectSelector"),
         ({"subjectName": "alpha", "subjectClusters": {"names": ["c1"]}}, "/name"),
+        ({"subjectName": "alpha", "subjectSeeds": {"names": ["eu-1"]}}, "/name"),
     ):
         refused = await world.call(who, "POST", QUOTAS, {**wrong, "quota": {"pods": 5}})
         assert (refused.status, refused.body["errors"][0]["pointer"]) == (422, pointer)
@@ -874,9 +875,11 @@ async def test_quotas_of_namespaces_are_made_listed_and_changed(world: World) ->
 
 async def test_a_quota_of_some_clusters_is_not_the_one_of_its_project(world: World) -> None:
     who, picked = "platform-administrator", {"names": ["c1"], "matchLabels": {"pool": "gpu"}}
+    seeds = {"matchLabels": {"region": "eu"}}
     body = {"subjectName": "alpha", "subjectClusters": picked, "name": "of-c1", "quota": {"machines": 1}}
-    made = await world.call(who, "POST", QUOTAS, body)
+    made = await world.call(who, "POST", QUOTAS, {**body, "subjectSeeds": seeds})
     assert (made.status, made.body["subjectClusters"], made.body["subjectName"]) == (201, picked, "alpha")
+    assert made.body["subjectSeeds"] == seeds
 
     async def listed() -> None:
         found = await world.call(who, "GET", f"{QUOTAS}?subjectName=alpha")

@@ -31,6 +31,7 @@ from tests.integration.installed.site import (
     Json,
     Site,
     cpus,
+    quota_manifest,
     until,
 )
 
@@ -124,6 +125,47 @@ async def test_an_override_raises_the_limit_on_both_kinds_of_seeds_until_its_end
     await site.uses(cpus(1))
     await until(lambda: site.admitted("user-2"), 30)
     assert "used: cpu=2, limited: cpu=2" in (await site.refused("user-2")).message
+
+
+async def test_a_quota_of_other_seeds_is_here_and_limits_nothing_here(
+    site: Site,
+) -> None:
+    """The object is in this cluster in any case."""
+    quota = quota_manifest(cpus(2), "eu")
+    quota["spec"]["subject"]["seeds"] = {"matchLabels": {"region": "eu"}}
+
+    async def move(seed: str, region: str | None) -> None:
+        await site.patch("master", f"seeds/{seed}", {"metadata": {"labels": {"region": region}}})
+
+    async def limited_on(*seeds: str) -> None:
+        await site.installed.enforced("eu", 60)
+
+        async def holds() -> None:
+            lines = (await site.get("master", "resourcequotas/eu"))["status"]["seeds"]
+            assert {line["name"]: line["state"] for line in lines} == dict.fromkeys(seeds, "Current")
+
+        await until(holds, 60)
+
+    try:
+        await move("seed-2", "eu")
+        await site.apply("master", quota)
+        await limited_on("seed-2")
+        await site.admitted("user-1", 1)
+        await move("seed-1", "eu")
+        await limited_on("seed-1", "seed-2")
+        await site.uses(cpus(1), "eu")
+        await site.admitted("user-1", 1)
+        assert "exceeded quota: eu," in (await site.refused("user-2")).message
+        for region, use in (("us", 0), ("eu", 3)):
+            await move("seed-1", region)
+            await limited_on("seed-2", *(["seed-1"] if region == "eu" else []))
+            await site.uses(cpus(use), "eu")
+            if region == "us":
+                await site.admitted("user-1", 1)
+        assert "exceeded quota: eu," in (await site.refused("user-1")).message
+    finally:
+        for seed in ("seed-1", "seed-2"):
+            await move(seed, None)
 
 
 async def test_the_status_of_a_quota_shows_both_seeds_and_each_side_writes_its_own_fields(site: Site) -> None:

@@ -155,7 +155,7 @@ class SeedWorld:
         return handle
 
     def handle(self, name: str = "project-alpha") -> AccountHandle:
-        quota = self.quota_cache.quota(name)
+        quota = self.quota_cache.known(name)
         assert quota is not None
         handle = self.registry.get(quota)
         assert handle is not None

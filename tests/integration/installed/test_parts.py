@@ -1,4 +1,4 @@
-"""Several quotas of one project: of all of it, of one cluster by name, and of the clusters with a label."""
+"""Several quotas of one project: of all of it, of one cluster by name, and of clusters and seeds with a label."""
 
 from __future__ import annotations
 
@@ -22,8 +22,13 @@ async def label(site: Site, cluster: str, pool: str | None) -> None:
 @pytest_asyncio.fixture
 async def parts(site: Site) -> AsyncIterator[Site]:
     yield site
-    for cluster in SEED_OF:
+    for cluster, seed in SEED_OF.items():
         await label(site, cluster, None)
+        await move(site, seed, None)
+
+
+async def move(site: Site, seed: str, region: str | None) -> None:
+    await site.patch("master", f"seeds/{seed}", {"metadata": {"labels": {"region": region}}})
 
 
 def part(name: str, limit: Mapping[str, str], clusters: Json) -> Json:
@@ -71,3 +76,52 @@ async def test_the_tightest_of_several_quotas_decides_and_a_cluster_that_is_labe
     await site.uses({"cpu": "5"})
     await sees(site, "user-1", "project-alpha", "of-user-1")
     await sees(site, "user-2", "project-alpha", "gpu")
+
+
+async def limited_on(site: Site, *seeds: str) -> None:
+    """The quota of the region is enforced, on these seeds alone."""
+    await site.installed.enforced("eu", 60)
+
+    async def holds() -> None:
+        view = await site.get("master", "resourcequotas/eu")
+        assert {seed["name"]: seed["state"] for seed in view["status"]["seeds"]} == dict.fromkeys(seeds, "Current")
+        for seed in SEED_OF.values():
+            found = {each["metadata"]["name"] for each in await site.items(seed, "resourcequotas")}
+            assert ("eu" in found) == (seed in seeds), seed
+
+    await until(holds, 60)
+
+
+async def test_a_quota_of_the_seeds_of_a_region_limits_what_is_there_wherever_their_labels_move(parts: Site) -> None:
+    site = parts
+    quota = quota_manifest(cpus(3), "eu")
+    quota["spec"]["subject"]["seeds"] = {"matchLabels": {"region": "eu"}}
+    await site.apply("master", quota)
+    await site.comes("master", "resourcequotas/eu", "Enforced", "False", "NoSeeds", "spec.subject.seeds picks no Seed")
+    await site.admitted("user-2", 2)
+
+    await move(site, "seed-1", "eu")
+    await limited_on(site, "seed-1")
+    await site.admitted("user-1", 3)
+    assert refusing(await site.refused("user-1")) == "eu"
+    await site.admitted("user-2", 1)  # not there
+    await site.uses(cpus(3), "eu")
+
+    await move(site, "seed-2", "eu")
+    await limited_on(site, "seed-1", "seed-2")
+    await site.uses(cpus(6), "eu")
+    await site.comes("master", "resourcequotas/eu", "Exceeded", "True", "UsageNotAdmitted")
+    assert refusing(await site.refused("user-2")) == "eu"
+
+    await move(site, "seed-2", "us")
+    await limited_on(site, "seed-1")
+    await site.uses(cpus(3), "eu")
+    await site.admitted("user-2", 1)
+    assert refusing(await site.refused("user-1")) == "eu"
+
+    await move(site, "seed-1", "us")
+    await move(site, "seed-2", "eu")
+    await limited_on(site, "seed-2")
+    await site.uses(cpus(4), "eu")
+    await site.admitted("user-1", 1)
+    assert refusing(await site.refused("user-2")) == "eu"

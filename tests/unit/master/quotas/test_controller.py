@@ -27,7 +27,7 @@ from master.cache.informers import Caches
 from master.cache.objects import MasterQuota, QuotaCopy
 from master.quotas.controller import Quotas
 from master.quotas.events import QuotaEvents
-from master.quotas.ledger_store import Ledgers, ledger_name
+from master.quotas.ledger_store import Ledgers, drop_orphans, ledger_name
 from master.quotas.state import QuotaState
 from master.seeds.registry import Seeds
 from master.seeds.status_publisher import Shown
@@ -357,7 +357,7 @@ async def test_a_leader_that_begins_drops_the_ledgers_of_quotas_that_are_gone_an
     term.api.quotas["made-again"] = again
     term.cached._set("made-again", again)
     term.api.quotas["unseen"] = quota("unseen", "unseen-uid")
-    await term.quotas._drop_orphans()
+    await drop_orphans(term.quotas._ledgers, term.caches)
     assert set(term.api.ledgers) == {UID, "unseen-uid"}
 
 

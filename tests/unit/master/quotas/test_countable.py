@@ -9,6 +9,7 @@ import pytest
 
 from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
+from common.api.seed_selector import SeedSelector
 from common.api.types import Condition, ResourceQuotaSpec, Subject
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
@@ -84,6 +85,18 @@ def test_a_quota_of_some_clusters_says_so_while_these_are_none_and_names_what_is
     allocated = AllocatedTypes(names=frozenset({"example.com/servers"}), seed="eu-1")
     assert unsupported(spec, allocated) == ["clusters", "example.com/servers"]
     assert "since these are in no cluster" in unsupported_text(spec, allocated)
+
+
+def test_allocations_are_counted_on_the_seed_of_the_masters_cluster_if_the_quota_picks_it() -> None:
+    seeds = SeedSelector(names=("eu-1",))
+    spec = ResourceQuotaSpec(
+        subject=Subject(kind="project", name="alpha", seeds=seeds), quota={"clusters": "2", "servers": "3"}
+    )
+    here = AllocatedTypes(names=frozenset({"servers"}), seed=True)
+    assert unsupported_text(spec, here) == ""
+    assert "a Seed with inCluster: true counts Allocations, and spec.subject.seeds picks none" in unsupported_text(
+        spec, AllocatedTypes(names=here.names)
+    )
 
 
 def test_a_quota_of_namespaces_names_the_clusters_in_which_nothing_is_checked() -> None:

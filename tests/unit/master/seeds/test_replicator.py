@@ -533,3 +533,60 @@ async def test_a_seed_gets_the_limits_in_force_and_no_clock_to_read() -> None:
         seen(seed.master, msgspec.structs.replace(raised, spec=spec))
         assert await seed.look("same") is None
         assert seed.bodies.pop()["spec"] == {**raised.spec, "quota": {"cpu": limit}}
+
+
+def of_seeds(name: str = "eu", **labels: str) -> MasterQuota:
+    found = quota(name)
+    subject = {"kind": "project", "name": "alpha", "seeds": {"matchLabels": labels or {"region": "eu"}}}
+    return msgspec.structs.replace(found, spec={**found.spec, "subject": subject})
+
+
+def label(seed: Seed, region: str, *, cached: bool = True) -> None:
+    body = {"metadata": {"name": "eu-1", "uid": "eu-1-uid", "labels": {"region": region}}, "spec": {}}
+    seed.truth["seeds", "eu-1"] = labelled = msgspec.convert(body, MasterSeed)
+    if cached:
+        seed.master.seeds.store._set("eu-1", labelled)
+
+
+async def test_a_quota_of_some_seeds_is_copied_to_these_and_stays_until_what_is_held_is_given_back() -> None:
+    seed = Seed()
+    label(seed, "asia")
+    seen(seed.master, of_seeds())
+    assert await seed.look("eu") is None and seed.done == []
+    label(seed, "eu")
+    seed.sync.seed_relabelled()
+    assert seed.sync.outstanding == 1
+    assert await seed.look("eu") is None and seed.done == [("create", "eu", False)]
+    seen(seed.there, copy(of_seeds()))
+    label(seed, "asia")
+    assert await seed.look("eu") is None
+    seed.sync.release("eu", "another-uid")
+    assert await seed.look("eu") is None
+    assert [what for what, *_ in seed.done].count("delete") == 0
+    seed.sync.release("eu", "eu-uid")
+    label(seed, "eu", cached=False)
+    with pytest.raises(Conflict, match="is behind"):
+        await seed.look("eu")
+    label(seed, "asia")
+    assert await seed.look("eu") is None
+    assert seed.done[-2:] == [("replace", "eu", True), ("delete", "eu", False)]
+
+
+async def test_a_copy_that_may_not_go_any_more_stays() -> None:
+    seed = Seed()
+    label(seed, "asia")
+    for where in (seed.master, seed.there):
+        seen(where, of_seeds() if where is seed.master else copy(of_seeds()))
+    seed.sync.release("eu", "eu-uid")
+    seed.sync.release("eu", "")
+    await seed.look("eu")
+    assert "delete" not in [what for what, *_ in seed.done]
+
+
+async def test_a_copy_does_not_wait_for_a_quota_of_its_subject_that_is_of_other_seeds() -> None:
+    seed = Seed()
+    label(seed, "eu")
+    seen(seed.there, copy(quota("old")))
+    seen(seed.master, of_seeds("elsewhere", region="asia"))
+    assert await seed.look("old") is None
+    assert seed.done == GOES
