@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,10 +13,11 @@ from common.api.convert import grant_to_wire, report_to_wire
 from common.api.copies import original_uid
 from common.api.labels import LEDGER_ANNOTATION, UID_LABEL
 from common.api.ledger_types import MASTER_LEDGERS
-from common.api.types import ResourceQuotaStatus, WireReport
+from common.api.types import SEEDS, ResourceQuotaStatus, Seed, SeedSpec, WireReport
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
 from common.kube.client.meta import Object, ObjectMeta
+from common.kube.client.resource import Resource
 from common.kube.controller.leader_election import Lease, LeaseLost
 from common.kube.controller.store import Change
 from common.quota import escrow, resources, surge
@@ -38,15 +40,17 @@ from tests.sim.checks import with_surge
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process
 from tests.sim.seed_side import LEASE_DURATION, RENEW_DEADLINE, RETRY, Turns, at_once, tell
-from tests.sim.servers import Copy, Spec, away
+from tests.sim.servers import ELSEWHERE, Copy, Spec, away
 
 NAMESPACE = "seedquota"
+LABEL = {"part": "here"}
 
 
-def _spec(subject: str, limits: ResourceList) -> dict[str, object]:
+def _spec(subject: str, limits: ResourceList, of_seeds: bool) -> dict[str, object]:
     """Amounts are in nanos everywhere here."""
+    part = {"seeds": {"matchLabels": LABEL}} if of_seeds else {}
     return {
-        "subject": {"kind": "project", "name": subject},
+        "subject": {"kind": "project", "name": subject, **part},
         "quota": {name: f"{amount}n" for name, amount in surge.regular(limits).items()},
         "surge": {name: f"{amount}n" for name, amount in surge.beyond(limits).items()},
     }
@@ -55,16 +59,24 @@ def _spec(subject: str, limits: ResourceList) -> dict[str, object]:
 def _quota(spec: Spec) -> MasterQuota:
     annotations = {LEDGER_ANNOTATION: spec.noted} if spec.noted else {}
     metadata = ObjectMeta(name=spec.key.name, uid=spec.key.uid, generation=spec.version, annotations=annotations)
-    return MasterQuota(metadata=metadata, spec=_spec(spec.subject, spec.limits))
+    return MasterQuota(metadata=metadata, spec=_spec(spec.subject, spec.limits, spec.of_seeds))
+
+
+@cache
+def _seed(name: str, state: str) -> Seed:
+    labels = {} if state.endswith(ELSEWHERE) else LABEL
+    spec = msgspec.convert({"state": state.removesuffix(ELSEWHERE)}, SeedSpec)
+    return Seed(metadata=ObjectMeta(name=name, uid=name, labels=labels), spec=spec)
 
 
 def _copy(copy: Copy) -> QuotaCopy:
+    said = report_to_wire(copy.report) if copy.report is not None else WireReport()
     status = ResourceQuotaStatus(
-        account=report_to_wire(copy.report) if copy.report is not None else WireReport(),
-        grant=grant_to_wire(copy.grant),
+        account=msgspec.structs.replace(said, withdrawn=copy.repeated),
+        grant=grant_to_wire(copy.grant, withdrawn=copy.withdrawn),
     )
     metadata = ObjectMeta(name=copy.key.name, uid=copy.copy_uid, labels={UID_LABEL: copy.key.uid})
-    return QuotaCopy(metadata=metadata, spec=_spec(copy.subject, copy.limits), status=status)
+    return QuotaCopy(metadata=metadata, spec=_spec(copy.subject, copy.limits, copy.of_seeds), status=status)
 
 
 class MasterClient:
@@ -81,6 +93,9 @@ class MasterClient:
             found = await self._call("load ledger", lambda: api.ledgers.get(_uid(name)))
             if found is not None:
                 return _stored(*found)
+        elif cast("Resource[Object]", resource).plural == SEEDS.plural:
+            if (state := await self._call(f"get seed {name}", lambda: api.seeds.get(name))) is not None:
+                return _seed(name, state)
         elif (quota := await self._call(f"get quota {name}", lambda: api.quotas.get(name))) is not None:
             return _quota(quota)
         raise NotFound(404, "NotFound", name)
@@ -179,10 +194,12 @@ class Link:
         self.in_cluster = False
         self.last_contact: float | None = None
         self.publisher = SimpleNamespace(forget=lambda _quota: None)
-        self._heard: dict[str, tuple[str, Report | None]] = {}
+        self.released: dict[str, str] = {}
+        self.sync = SimpleNamespace(release=lambda quota, uid: self.released.update({quota: uid}))
+        self._heard: dict[str, tuple[str, Report | None, str]] = {}
 
     def take(self, state: str) -> None:
-        self.seed = SimpleNamespace(spec=SimpleNamespace(state=state))
+        self.seed = _seed(self.name, state)
         if self.lost:
             self.connected = self.followed = False
 
@@ -199,8 +216,8 @@ class Link:
 
     def news(self, copy: Copy) -> Change[QuotaCopy] | None:
         """If the seed says something new in it."""
-        known, said = self._heard.get(copy.key.name), (copy.copy_uid, copy.report)
-        if known is not None and known[0] == said[0] and known[1] is said[1]:
+        known, said = self._heard.get(copy.key.name), (copy.copy_uid, copy.report, copy.repeated)
+        if known is not None and known[0] == said[0] and known[1] is said[1] and known[2] == said[2]:
             return None
         self._heard[copy.key.name] = said
         after = _copy(copy)
@@ -212,7 +229,7 @@ class Link:
         self._heard.clear()
 
 
-Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int]
+Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int, str]
 
 
 class Usage(dict[str, int]):
@@ -244,7 +261,9 @@ class View:
         names = state.ceilings
         total = resources.total(resources.only(demand.use, names) for demand in decision.demands)
         reports = {seed: account.report for seed, account in state.seeds.items()}
-        self.use = Usage(dict.fromkeys(names, 0) | total, reports, decision.ledger)
+        limited = {seed: of for seed, of in decision.ledger.seeds.items() if not state.account(seed).withdrawn}
+        ledger = msgspec.structs.replace(decision.ledger, seeds=limited)
+        self.use = Usage(dict.fromkeys(names, 0) | total, reports, ledger)
         self.version = state.quota.metadata.generation
 
 
@@ -268,7 +287,8 @@ class GrantPublisher:
             recall = decision.recalls.get(seed, {})
             grant = escrow.message(decision.ledger, seed, recall, account.asked, seen, unbroken=unbroken)
             idle = tuple(OutOfReach(each.seed, resources.parse(each.idle), 0) for each in account.unavailable)
-            wanted[seed] = (grant, view.use, idle, decision.learning, account.draining, view.version)
+            draining, withdrawn = account.draining, account.withdrawn
+            wanted[seed] = (grant, view.use, idle, decision.learning, draining, view.version, withdrawn)
             self._replica.publish(self._term, state.name, seed)
 
 
@@ -419,11 +439,13 @@ class MasterReplica(Process):
             link.run, link.followed = api.outages, False
         if not link.followed:
             link.forget()
-            link.copies = {name: copy for name, (copy, _) in api.copies.items()}
+            before, link.copies = link.copies, {name: copy for name, (copy, _) in api.copies.items()}
             link.projects = dict(api.projects)
             link.at, link.followed, link.listed = len(api.events), True, True
             for copy in link.copies.values():
                 self._hear(term, link, copy, None)
+            for name in before.keys() - link.copies.keys():
+                term.quotas.copy_changed(link.name, Change(_copy(before[name]), None), None)
             return
         upto = lag(link.at, len(api.events))
         for place in range(link.at, upto):
@@ -431,7 +453,8 @@ class MasterReplica(Process):
             if what == "copy":
                 both = api.values[place]
                 if both is None:
-                    link.copies.pop(name, None)
+                    if (gone := link.copies.pop(name, None)) is not None:
+                        term.quotas.copy_changed(link.name, Change(_copy(gone), None), None)
                 else:
                     link.copies[name] = both[0]
                     self._hear(term, link, both[0], (0, link.run))
@@ -500,10 +523,26 @@ class MasterReplica(Process):
             gone = copy.key.uid
             self.network.post(f"delete copy {name}", self, api, lambda: _delete(api, name, gone))
             return True
+        if spec.of_seeds and self.seeds[seed].endswith(ELSEWHERE):
+            if copy is None:
+                return False
+            if copy.key != spec.key or link.released.get(name) == copy.key.uid:
+                return self._withdraw(copy, seed)
         if copy is None or copy.key != spec.key or copy.version != spec.version:
             self.network.post(f"copy {name} to {seed}", self, api, lambda: self._write(api, spec))
             return True
         return self.publish(term, name, seed)
+
+    def _withdraw(self, copy: Copy, seed: str) -> bool:
+        api = self.apis[seed]
+        if not self.api.up:
+            return False
+        if self.api.seeds.get(seed) != self.seeds.get(seed):  # the cache is behind (master/cache/informers.py)
+            self.watch(len(self.api.events))
+            return False
+        name, gone = copy.key.name, copy.key.uid
+        self.network.post(f"withdraw copy {name}", self, api, lambda: _delete(api, name, gone))
+        return True
 
     def confirm(self, name: str, spec: Spec | None, copy: Copy | None) -> bool:
         """False where a copy is not taken away, or made older: the cache is behind (master/cache/informers.py)."""
@@ -534,7 +573,8 @@ class MasterReplica(Process):
             if both[0].version != spec.version:
                 api.write_copy(msgspec.structs.replace(both[0], limits=spec.limits, version=spec.version))
         else:
-            api.write_copy(Copy(spec.key, self._token(), spec.subject, spec.limits, spec.version))
+            copy = Copy(spec.key, self._token(), spec.subject, spec.limits, spec.version, of_seeds=spec.of_seeds)
+            api.write_copy(copy)
 
     def decide(self, name: str) -> None:
         if (term := self.term) is not None and name not in term.turns.busy:
@@ -547,7 +587,8 @@ class MasterReplica(Process):
         shown = term.wanted.get(copy.key.uid, {}).get(seed) if copy is not None else None
         if copy is None or shown is None:
             return False
-        if shown == (copy.grant, copy.usage, copy.out_of_reach, copy.learning, copy.draining, copy.decided):
+        there = (copy.grant, copy.usage, copy.out_of_reach, copy.learning, copy.draining, copy.decided, copy.withdrawn)
+        if shown == there:
             return False
         api = self.apis[seed]
         self._shows(copy.key.uid, seed, shown[0])
@@ -561,7 +602,7 @@ def _showing(api: servers.Seed, copy: Copy, shown: Shown) -> Callable[[], None]:
     def write() -> None:
         both = api.copies.get(name)
         if both is not None and both[0].copy_uid == copy_uid:
-            grant, use, out_of_reach, learning, draining, decided = shown
+            grant, use, out_of_reach, learning, draining, decided, withdrawn = shown
             api.write_copy(
                 msgspec.structs.replace(
                     both[0],
@@ -571,6 +612,7 @@ def _showing(api: servers.Seed, copy: Copy, shown: Shown) -> Callable[[], None]:
                     learning=learning,
                     draining=draining,
                     decided=decided,
+                    withdrawn=withdrawn,
                 )
             )
 

@@ -570,6 +570,13 @@ def free_what_is_silent(ledger: MasterLedger, seeds: Any) -> MasterLedger:
     return replace(taken, seeds={**taken.seeds, **freed}) if freed else taken
 
 
+def free_what_is_withdrawn(ledger: MasterLedger, seeds: Any) -> MasterLedger:
+    taken = _take_up(ledger, seeds)
+    withdrawn = {seed.name: taken.seeds[seed.name] for seed in seeds if seed.withdrawn}
+    freed = {seed: replace(kept, returned=kept.granted) for seed, kept in withdrawn.items()}
+    return replace(taken, seeds={**taken.seeds, **freed}) if freed else taken
+
+
 def recall_what_is_idle(_limits: Any, _ledger: MasterLedger, decided: Allotment) -> Mapping[str, Mapping[str, int]]:
     """Past the limit, too, where what becomes free is not to be admitted again."""
     return decided.recalls
@@ -1073,6 +1080,7 @@ ALL: tuple[Mutant, ...] = (
         scenes.a_late_report,
     ),
     Mutant("what is silent is freed", ((planner, "_take_up", free_what_is_silent),), ("cut",)),
+    Mutant("what is withdrawn is freed at once", ((planner, "_take_up", free_what_is_withdrawn),), ("parts",)),
     Mutant(
         "a master's ledger that went back is believed",
         ((escrow, "check_shown", never_went_back), (escrow, "absorb", absorb_blindly)),

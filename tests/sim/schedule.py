@@ -20,6 +20,7 @@ from tests.sim.checks import Wish
 from tests.sim.kinds_world import KindsWorld
 from tests.sim.master_side import MasterReplica
 from tests.sim.namespace_world import NamespaceWorld
+from tests.sim.parts_world import PartsWorld
 from tests.sim.promise_world import PromiseWorld
 from tests.sim.scenes import Play, Scene
 from tests.sim.seed_side import Replica, choose_lag
@@ -41,6 +42,7 @@ WORLDS: Mapping[str, type[World]] = {  # by focus
     "namespaces": NamespaceWorld,
     "promises": PromiseWorld,
     "allocations": AllocationWorld,
+    "parts": PartsWorld,
 }
 
 
@@ -129,6 +131,7 @@ class Chaos:
             (0.5 * swarm["copies"], self.copies),
             (1.5 * (swarm["namespaces"] + swarm["promises"]) + 0.3 * swarm["kinds"], self.namespaces),
             (0.8 * swarm["kinds"], self.kinds),
+            (0.8 * swarm["parts"], self.relabel),
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
@@ -602,6 +605,11 @@ class Chaos:
             world.master.write_seed(name, self.rng.choice(("Draining", None)))
         elif state in (None, "Draining"):
             world.master.write_seed(name, "Active")
+
+    def relabel(self) -> None:
+        world = self.world
+        if isinstance(world, PartsWorld) and world.master.up:
+            world.relabel(self.rng.choice(list(world.sites)))
 
     def lost(self) -> None:
         world = self.world

@@ -106,7 +106,7 @@ class View:
                 self.copies.pop(name, None)
             else:
                 self.copies[name] = value[0]
-                self.limits[name] = "" if value[0].released else value[0].key.uid
+                self.limits[name] = "" if value[0].released or value[0].withdrawn else value[0].key.uid
             tell(known.quotas, known._quota_changed, name, value[1] if value is not None else None)
         elif what == "cluster":
             self.cluster_cache.hear(name, _cluster(name, value) if value is not None else None)
@@ -417,13 +417,13 @@ class SeedClient:
     async def apply(self, _resource: object, body: dict[str, Any], **_options: object) -> None:
         api, replica = self._replica.api, self._replica
         name, copy_uid = body["metadata"]["name"], body["metadata"]["uid"]
-        said = report_from_wire(body["status"]["account"])
+        said, repeated = report_from_wire(body["status"]["account"]), body["status"]["account"].withdrawn
 
         def write() -> None:
             both = api.copies.get(name)
             if both is None or both[0].copy_uid != copy_uid:
                 raise NotFound(404, "NotFound", name)
-            api.write_copy(msgspec.structs.replace(both[0], report=said))
+            api.write_copy(msgspec.structs.replace(both[0], report=said, repeated=repeated))
 
         replica.shows(name, said)
         await replica.network.call(f"publish {name}", replica, api, write, away(api.name))

@@ -83,6 +83,7 @@ EVERYBODY = "all"  # the organization of all projects
 TENANTS, OF_TENANTS = ("x", "y"), "xy"  # projects that have namespaces, and their organization
 PARTICIPANT = "p"  # the project of the clusters that take part in quotas of namespaces; nothing limits it
 LABELLED = "labelled:"  # begins the subject of a quota of kind namespaces: it selects those with the label that follows
+ELSEWHERE = " elsewhere"  # ends the state of a Seed without the label that quotas of some seeds pick
 PROMISED = "promised:"  # ... and of one that counts what core ResourceQuotas promise there
 
 
@@ -98,7 +99,8 @@ class Copy(msgspec.Struct, frozen=True):
     """A quota's copy on a seed. The master writes the spec and what it shows, the seed its report.
 
     `version` and `decided` are for the checks: the version of the limits here, and of those that the grant was decided
-    by. `released`: the master is about to delete it.
+    by. `released`: the master is about to delete it. `withdrawn`: by what the seed is told that it limits nothing
+    there, `repeated`: what of that the seed has repeated.
     """
 
     key: AccountKey
@@ -115,6 +117,9 @@ class Copy(msgspec.Struct, frozen=True):
     draining: bool = False
     report: Report | None = None
     released: bool = False
+    of_seeds: bool = False
+    withdrawn: str = ""
+    repeated: str = ""
 
     def parsed(self) -> QuotaObject:
         """Once for all that watch it."""
@@ -139,6 +144,8 @@ class Copy(msgspec.Struct, frozen=True):
             out_of_reach=self.out_of_reach,
             learning=self.learning,
             draining=self.draining,
+            of_seeds=self.of_seeds,
+            withdrawn=self.withdrawn,
             published=self.report,
         )
         annotations = {RELEASED_ANNOTATION: "true"} if self.released else {}
@@ -315,13 +322,14 @@ def _joined(before: Mapping[str, str], saved: Mapping[str, str]) -> dict[str, st
 
 class Spec(msgspec.Struct, frozen=True):
     """A quota as the admin wrote it, its surge among the limits (common/quota/surge.py). `noted` is the annotation
-    that names the life of its ledger."""
+    that names the life of its ledger. `of_seeds`: it is of the Seeds that have the label."""
 
     key: AccountKey
     subject: str
     limits: ResourceList
     version: int
     noted: str = ""
+    of_seeds: bool = False
 
 
 class Master:

@@ -16,7 +16,7 @@ import msgspec
 from common.kube.client.meta import ObjectMeta as KubeMeta
 from common.kube.controller.leader_election import Lease, LeaseObject, LeaseSpec
 from common.kube.controller.lease_record import SETTLED_ANNOTATION, SINCE_ANNOTATION, WRITES_ANNOTATION
-from common.quota import escrow, resources, shares, surge
+from common.quota import escrow, fencing, resources, shares, surge
 from common.quota.account import Account, AccountKey, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
@@ -71,6 +71,7 @@ class Site:
 
 class World:
     replica_type: type[Replica] = Replica
+    of_seeds = False  # quotas are of the Seeds that have the label
     overlapping = False  # several webhooks are called about one creation, though the configuration does not say so
 
     def __init__(self, number: int, *, focus: Collection[str] = (), trace: bool = False) -> None:
@@ -149,7 +150,8 @@ class World:
                 self.master.write_project(project, self._organization(project))
 
     def _make_quota(self, name: str, subject: str, limits: ResourceList) -> None:
-        spec = Spec(AccountKey(f"{name}.{self.token()}", name), subject, limits, len(self.master.events) + 1)
+        version = len(self.master.events) + 1
+        spec = Spec(AccountKey(f"{name}.{self.token()}", name), subject, limits, version, of_seeds=self.of_seeds)
         self.truth.quota(spec.key.uid, limits)
         self.master.write_quota(spec)
 
@@ -187,7 +189,8 @@ class World:
                 grant = Grant(incarnation=life, account=account.incarnation, granted=granted)
                 site.api.save(spec.key, account, None)
                 copy = Copy(spec.key, self.token(), spec.subject, spec.limits, spec.version, grant, spec.version)
-                site.api.write_copy(msgspec.structs.replace(copy, report=escrow.report(account)))
+                shown = msgspec.structs.replace(copy, report=escrow.report(account), of_seeds=self.of_seeds)
+                site.api.write_copy(shown)
                 for project, organization in self.master.projects.items():
                     site.api.write_project(project, organization)
             self.master.save(spec.key.uid, MasterLedger(incarnation=life, seeds=holdings), None)
@@ -319,7 +322,7 @@ class World:
         claimed = self.claims.setdefault((replica.api.name, uid, after.incarnation), (before.epoch, 0))
         if after.epoch != claimed[0]:
             claimed = self.claims[replica.api.name, uid, after.incarnation] = (after.epoch, len(replica.api.events))
-        if after.reservations is not before.reservations:
+        if after.reservations is not before.reservations and not fencing.is_closed(after):
             for (key, object_uid), kept in before.reservations.items():
                 name = name_of(key, object_uid)
                 if (key, object_uid) not in after.reservations and (thing := self.things.get(name)) is not None:
