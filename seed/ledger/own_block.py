@@ -6,7 +6,8 @@ until the next write names it, whatever that write is for. While a write is unde
 is admitted fits into the block before it and into the one after it. The block's number tells whether it was done.
 
 Who calls what: `named` before the writer decides, `hold` on what it decided, and then `saved`, `refused`, or, once the
-account was read again, `read`.
+account was read again, `read`. A conflict is no outcome: a request that a client or a proxy sent again conflicts with
+what it did the first time.
 """
 
 from __future__ import annotations

@@ -293,11 +293,13 @@ class AccountWriter:
         self._saving = True
         try:
             version = await self._store.save(self.key, account, before.version if before else None)
-        except StoreUnavailableError:
-            self._known.late_write = True
-            raise
-        except (ConflictError, TooLargeError):
+        except TooLargeError:
             self.block.refused()
+            raise
+        except ConflictError:
+            raise  # it may be done all the same, if it was sent again: the account is read now, and tells
+        except Exception:
+            self._known.late_write = True
             raise
         finally:
             self._saving = False

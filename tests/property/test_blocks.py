@@ -135,8 +135,9 @@ class BlockMachine(RuleBasedStateMachine):
             self.a_write_ends(which, arrives=True, answered=True)
 
     @precondition(lambda self: any(replica.write for replica in self.replicas))
-    @rule(which=st.integers(0, 1), arrives=st.booleans(), answered=st.booleans())
-    def a_write_ends(self, which: int, arrives: bool, answered: bool) -> None:
+    @rule(which=st.integers(0, 1), arrives=st.booleans(), answered=st.booleans(), again=st.booleans())
+    def a_write_ends(self, which: int, arrives: bool, answered: bool, again: bool = False) -> None:
+        """`again`: it is sent twice, and the answer is that of the second."""
         replica = self.replicas[which]
         write, replica.write = replica.write, None
         if write is None:
@@ -146,12 +147,11 @@ class BlockMachine(RuleBasedStateMachine):
             self.account = write.account
         if not (arrives and answered):
             replica.unsure = True
-        elif done:
+        elif done and not again:
             replica.block.saved()
             replica.known = self.account
             self.coming.update({uid: (size, self.now + WINDOW) for uid, size in write.admits.items()})
         else:
-            replica.block.refused()
             replica.waiting.update(write.admits)
             self.a_replica_reads(which)
 

@@ -40,6 +40,7 @@ class Store(MemoryStore):
         super().__init__()
         self.saves = 0
         self.fails: Exception | None = None
+        self.sent_again = False  # the next save, although it is done
         self.open = asyncio.Event()
         self.open.set()
 
@@ -52,6 +53,9 @@ class Store(MemoryStore):
         saved = await super().save(key, account, version)
         if fails is not None:
             raise fails
+        if self.sent_again:
+            self.sent_again = False
+            return await super().save(key, account, version)
         return saved
 
     @property
@@ -156,7 +160,12 @@ async def test_a_block_has_a_small_part_of_what_is_free() -> None:
 
 @pytest.mark.parametrize(
     "wanted",
-    [reservation(generation=2), reservation(base={"cpu": 1}), reservation(replaces="older"), reservation(900)],
+    [
+        reservation(generation=2),
+        reservation(base={"cpu": 1}),
+        reservation(replaces="older"),
+        reservation(900),
+    ],
     ids=["update", "on top of others", "rollout", "too large"],
 )
 async def test_what_needs_a_decision_is_not_taken_from_a_block(wanted: Reservation) -> None:
@@ -255,6 +264,22 @@ async def test_what_was_admitted_is_named_though_a_write_fails(error: Exception)
         await eventually(lambda: "first" in names(store) and not replica.writer.block.admitted)
         [kept] = [kept for (_, uid), kept in store.account.reservations.items() if uid == "first"]
         assert kept.claims == 1, "it is named once"
+
+
+async def test_a_write_that_was_done_and_then_sent_again_gives_the_block_that_it_gave() -> None:
+    """What came meanwhile is in that block: whoever takes the conflict for a refusal forgets it."""
+    async with world() as (store, [replica]):
+        await replica.rush()
+        store.open.clear()
+        replica.writer.poke()
+        await eventually(lambda: replica.writer._saving)
+        assert replica.at_once("during")
+        store.sent_again = True
+        store.open.set()
+        await eventually(lambda: not store.sent_again and not replica.writer._saving)
+        await eventually(lambda: not replica.writer.block.admitted)
+        assert {"first", "during"} <= names(store)
+        assert store.account.reservations[SOURCE, "first"].claims == 1
 
 
 async def test_an_orderly_end_names_what_was_admitted_and_gives_the_rest_back() -> None:
