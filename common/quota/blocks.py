@@ -55,16 +55,34 @@ def without(account: Account, gone: Iterable[str]) -> Account:
 
 
 def named(account: Account, admitted: Mapping[ReservationKey, Reservation]) -> Account:
-    """What a replica admitted has its reservations, whatever is free: its block had it until this very write."""
+    """What a replica admitted has its reservations, whatever is free: its block had it until this very write. All of
+    them are for creations."""
     if not admitted:
         return account
     kept, more = dict(account.reservations), dict(account.reserved)
     for key, reservation in admitted.items():
         known = kept.get(key)
-        after, extra = (reservation, reservation.amount) if known is None else reservations.on_top(known, reservation)
+        if known is None:
+            after, extra = reservation, reservation.amount
+        elif known.generation:
+            after, extra = _below(known, reservation)
+        else:
+            after, extra = reservations.on_top(known, reservation)
         kept[key] = msgspec.structs.replace(after, late=True)
         more = resources.add(more, extra)
     return msgspec.structs.replace(account, reservations=kept, reserved=more)
+
+
+def _below(update: Reservation, creation: Reservation) -> tuple[Reservation, ResourceList]:
+    """The object came, and another replica admitted an update of it, before its creation had a name. The update needs
+    its amount beside that. If the creation has one from another replica, too, it counts twice until the next count."""
+    after = msgspec.structs.replace(
+        update,
+        amount=resources.add(update.amount, creation.amount),
+        earlier=resources.add(update.earlier, creation.amount),
+        claims=update.claims + 1,
+    )
+    return after, creation.amount
 
 
 def settled(account: Account, source: str, counted: Collection[str]) -> Account:

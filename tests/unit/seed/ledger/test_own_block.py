@@ -282,6 +282,18 @@ async def test_a_write_that_was_done_and_then_sent_again_gives_the_block_that_it
         assert store.account.reservations[SOURCE, "first"].claims == 1
 
 
+async def test_what_another_replica_let_be_changed_before_it_had_a_name_is_reserved_as_a_whole() -> None:
+    async with world(number=2) as (store, [first, second]):
+        await first.rush()
+        assert "first" not in names(store)
+        assert isinstance(await second.writer.claim("first", reservation(2, generation=2)), Admitted)
+        await eventually(lambda: not first.writer.block.admitted)
+        assert store.account.reservations[SOURCE, "first"].amount == {"cpu": 1 + 2}
+        counted = accounts.count(store.account, 1, SOURCE, {"cpu": 1}, {"first": 1})
+        assert counted.reservations[SOURCE, "first"].amount == {"cpu": 2}, "what it came with is counted"
+        assert (SOURCE, "first") not in accounts.count(counted, 1, SOURCE, {"cpu": 3}, {"first": 2}).reservations
+
+
 async def test_an_orderly_end_names_what_was_admitted_and_gives_the_rest_back() -> None:
     async with world() as (store, [replica]):
         await replica.rush()
