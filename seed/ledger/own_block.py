@@ -93,6 +93,8 @@ class OwnBlock:
         if crowded or text + self._characters > MAX_TEXT // SHARE:
             return False
         need = _kept(account, terms, reservation).amount
+        if not any(amount > 0 for amount in need.values()):
+            return False  # a block holds nothing for it, and its caller relies on the reservation (kinds/clusters)
         fits = _fits(need, self._left) and (self._write is None or _fits(need, self._write.left))
         self._wanting = self._wanting or not fits
         return fits

@@ -165,8 +165,9 @@ async def test_a_block_has_a_small_part_of_what_is_free() -> None:
         reservation(base={"cpu": 1}),
         reservation(replaces="older"),
         reservation(900),
+        reservation(0),
     ],
-    ids=["update", "on top of others", "rollout", "too large"],
+    ids=["update", "on top of others", "rollout", "too large", "nothing"],
 )
 async def test_what_needs_a_decision_is_not_taken_from_a_block(wanted: Reservation) -> None:
     async with world() as (_, [replica]):
