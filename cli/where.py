@@ -13,7 +13,7 @@ import msgspec
 from cli import cloud_accounts, consumers, figures, quotas, reading, terminal
 from cli.cloud_accounts import Account
 from cli.connection import add_cluster, connected, connected_to, context_namespace
-from cli.fitting import asking, objects
+from cli.fitting import asking, files
 from cli.fitting.command import add_replicas, text_of
 from cli.limits import changes
 from cli.outcome import DONE, STALE, Denied, Failed, Printed
@@ -142,7 +142,7 @@ def _size(need: Mapping[str, str | None]) -> ResourceList:
 
 async def _of_file(options: argparse.Namespace, master: Cluster) -> list[Shaped]:
     """The quotas that answer for one of it, and what each counts."""
-    manifests = objects.read(await asyncio.to_thread(text_of, options.filename))
+    manifests = files.read(await asyncio.to_thread(text_of, options.filename))
     if len(manifests) != 1:
         raise Failed(f"there are {len(manifests)} objects in the file: ask where one of them fits")
     kubeconfig, context = options.cluster_kubeconfig or options.kubeconfig, options.cluster_context

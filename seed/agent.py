@@ -7,7 +7,7 @@ import logging
 
 from prometheus_client import REGISTRY
 
-from common.api import namespaces_page
+from common.api import namespaces_page, preview_pages
 from common.kube.client.api_client import Cluster
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.runtime import metrics
@@ -26,6 +26,8 @@ from seed.cache.watches import Watches
 from seed.controllers.leader import Leader
 from seed.instance_types.prefetch import Prefetch
 from seed.options import SeedOptions
+from seed.previews.machine_types import KnownTypes
+from seed.previews.needs import NeedsPages
 from seed.usage.namespace_pages import NamespacePages
 
 log = logging.getLogger(__name__)
@@ -56,9 +58,17 @@ def measure(agent: Agent) -> None:
     observed.watch_waiting(lambda: agent.refusals.waiting)
 
 
-def pages_of(agent: Agent) -> NamespacePages:
+def add_pages(health: Health, agent: Agent) -> None:
+    """What is told to whoever may read it."""
     caches, leader = agent.replica.caches, agent.leader
-    return NamespacePages(caches.quotas, caches.clusters, leader.source, lambda: leader.leads)
+    types = KnownTypes(agent.flavours, agent.replica.sizing, caches.clusters.clusters_of)
+    namespaces = NamespacePages(caches.quotas, caches.clusters, leader.source, lambda: leader.leads)
+    health.pages[decision_log.PATH] = agent.decisions.page
+    health.pages[namespaces_page.PATH] = namespaces.page
+    health.pages[preview_pages.MACHINE_TYPES] = types.page
+    health.questions[preview_pages.NEEDS] = NeedsPages(caches.quotas, types).answer
+    readers = PageReaders(agent.replica.cluster)
+    health.may_read, health.may_ask = readers.may_read, readers.may_ask
 
 
 def add_checks(health: Health, agent: Agent) -> None:
@@ -97,9 +107,7 @@ async def serve(running: Program, options: SeedOptions) -> None:
     of_lease = await renewing.run(connect(options, options.seed_name))
     agent = build(options, cluster, lease_of(options, of_lease, renewing), lambda: running.health.stopping)
     measure(agent)
-    running.health.pages[decision_log.PATH] = agent.decisions.page
-    running.health.pages[namespaces_page.PATH] = pages_of(agent).page
-    running.health.may_read = PageReaders(cluster).may_read
+    add_pages(running.health, agent)
     add_checks(running.health, agent)
     followers = follow(agent)
     try:

@@ -9,11 +9,11 @@ import msgspec
 
 from cli import terminal
 from cli.fitting.asking import Found
-from cli.fitting.objects import MACHINES
 from cli.outcome import DONE, STALE, Denied
 from cli.terminal import Column
 from common.quota import resources
 from common.quota.names import in_order
+from seed.previews.objects import MACHINES
 from seed.webhooks.fits import QuotaFits
 
 TOGETHER = "Each object is asked by itself: together they may not fit."

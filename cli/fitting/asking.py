@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-from cli.fitting import objects
-from cli.fitting.objects import Json, Manifest
 from cli.outcome import Failed
 from common.api.labels import FITS_ANNOTATION
 from common.kube.client import api_discovery, deep_json
@@ -15,6 +13,8 @@ from common.kube.client.api_client import MERGE_PATCH, Cluster
 from common.kube.client.connection import JSON
 from common.kube.client.errors import ApiError, Forbidden, NotFound
 from common.kube.client.resource import Resource
+from seed.previews import objects
+from seed.previews.objects import InvalidManifest, Json, Manifest
 from seed.webhooks import fits
 from seed.webhooks.fits import Fits
 
@@ -45,7 +45,11 @@ async def ask(cluster: Cluster, manifest: Manifest, namespace: str, replicas: in
     if not manifest.is_workload:
         return [found.found]
     asked = [found.found] if found.found.answer is not None and found.found.answer.quotas else []
-    for made in objects.made_by(manifest, found.after or manifest.body, found.before):
+    try:
+        makes = objects.made_by(manifest, found.after or manifest.body, found.before)
+    except InvalidManifest as error:
+        raise Failed(str(error)) from None
+    for made in makes:
         inner = await _one(cluster, made.manifest, manifest.namespace or namespace, made.what, made.count)
         asked.append(msgspec.structs.replace(inner.found, note=made.note))
     return asked or [found.found]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from cli import reading, terminal
 from cli.connection import add_cluster, connected, context_namespace
-from cli.fitting import answer, asking, objects
-from cli.fitting.objects import Manifest
+from cli.fitting import answer, asking, files
 from cli.outcome import Failed, Printed
 from cli.terminal import add_output
 from seed.admission.fits import MOST
+from seed.previews.objects import Manifest
 
 HELP = "show whether objects in a file fit into their quotas, and how many"
 EXAMPLES = """\
@@ -52,7 +52,7 @@ def _count(raw: str) -> int:
 
 
 async def run(options: argparse.Namespace) -> Printed:
-    manifests = objects.read(await asyncio.to_thread(text_of, options.filename))
+    manifests = files.read(await asyncio.to_thread(text_of, options.filename))
     for each in manifests:
         _in_namespace(each, options.namespace)
     namespace = options.namespace or context_namespace(options.kubeconfig, options.context)

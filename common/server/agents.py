@@ -74,17 +74,24 @@ class Agents:
     pods: Sequence[Pod]
     token: str
 
-    async def ask(self, path: str, *, timeout: float, max_answer: int) -> Sequence[AgentResponse]:
-        """What every agent has at this path."""
-        return await asyncio.gather(*(self._one(pod, path, timeout, max_answer) for pod in self.pods))
+    async def ask(
+        self, path: str, *, timeout: float, max_answer: int, question: bytes | None = None
+    ) -> Sequence[AgentResponse]:
+        """What every agent has at this path; or what it answers to this question."""
+        return await asyncio.gather(*(self._one(pod, path, timeout, max_answer, question) for pod in self.pods))
 
-    async def _one(self, pod: Pod, path: str, timeout: float, max_answer: int) -> AgentResponse:
+    async def _one(self, pod: Pod, path: str, timeout: float, max_answer: int, question: bytes | None) -> AgentResponse:
         name = pod.metadata.name
         proxy = f"/api/v1/namespaces/{self.namespace}/pods/{name}:{pod.port}/proxy/{path}"
         headers = {TOKEN_HEADER: self.token}
         try:
             content = await self.cluster.request(
-                "GET", proxy, timeout=timeout, max_body=max_answer, more_headers=headers
+                "GET" if question is None else "POST",
+                proxy,
+                question,
+                timeout=timeout,
+                max_body=max_answer,
+                more_headers=headers,
             )
         except NotFound:
             return AgentResponse(name)

@@ -21,9 +21,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from common.runtime import logs
 from common.runtime.flags import Address
+from common.server.connections import UNNAMED
 from common.server.exposition import Exposition
 from common.server.fair_queue import FairRate
-from common.server.http_parser import Request, Response
+from common.server.http_parser import Head, RefusedError, Request, Response
 from common.server.http_server import HttpServer
 from common.server.page_access import AUDIENCE, TOKEN_HEADER, PageAccess
 
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 Check = Callable[[], str | None]  # why not ready, or None
 Page = Callable[[str, Mapping[str, str]], bytes | None]
 """The path below its own, and the query, to JSON; None where there is nothing."""
+
+Question = Callable[[bytes], Awaitable[bytes | None]]
+"""What is sent to what is answered, both JSON; None where the question cannot be read."""
 
 MayRead = Callable[[str, str, str], Awaitable[PageAccess]]
 """The page's path, the token, and the address that it comes from."""
@@ -44,7 +48,8 @@ _REFUSED = {
     PageAccess.NOT_KNOWN: "it cannot be checked now whether the token may get this path: ask again in a second",
 }
 
-MAX_BODY = 1024  # no request needs one
+MAX_BODY = 1024  # no request but a question needs one
+MAX_QUESTION = 96 * 1024
 PER_SECOND = 500  # requests of all who ask: the addresses take turns ...
 METRICS_PER_SECOND = 50  # ... and those for metrics, each of which may be answered with megabytes
 STOP_SECONDS = 1.0
@@ -59,7 +64,9 @@ class Health:
         self.stopping = False
         self.port = 0  # where it is served, once it is
         self.pages: dict[str, Page] = {}  # by the first part of the path
+        self.questions: dict[str, Question] = {}  # to which something is sent, by the path
         self.may_read: MayRead = _nobody
+        self.may_ask: MayRead = _nobody
         self._checks: dict[str, Check] = {}
         self._exposition = Exposition(registry)
         self._turns = FairRate(PER_SECOND, PER_SECOND)
@@ -80,7 +87,7 @@ class Health:
     @asynccontextmanager
     async def serve(self, address: Address) -> AsyncIterator[None]:
         """Raises OSError when the address cannot be had."""
-        server = HttpServer(self._answer, max_body=MAX_BODY)
+        server = HttpServer(self._answer, max_body=MAX_QUESTION, identify=self._unnamed)
         await server.start(address.host or None, address.port, None)
         self.port = server.port
         beating = asyncio.create_task(self._beat(), name="health heartbeat")
@@ -106,6 +113,8 @@ class Health:
         name, _, rest = request.path.removeprefix("/").partition("/")
         if name == "log-level" and request.method == "PUT":
             return _set_log_level(request, rest)
+        if request.method == "POST" and (question := self.questions.get(request.path.removeprefix("/"))) is not None:
+            return await self._asked(question, request)
         if request.method not in ("GET", "HEAD"):
             return _text(405, "only GET is known here")
         if request.path == "/healthz":
@@ -135,7 +144,7 @@ class Health:
         page = self.pages.get(name)
         if page is None:
             return _text(404, "not found")
-        access = PageAccess.ALLOWED if _is_local(request) else await self._access(f"/{name}", request)
+        access = await self._access(self.may_read, f"/{name}", request)
         if access is not PageAccess.ALLOWED:
             return _text(access.value, _REFUSED[access])
         try:
@@ -147,11 +156,29 @@ class Health:
             return _text(404, "not found")
         return Response(200, content, "application/json; charset=utf-8")
 
-    async def _access(self, path: str, request: Request) -> PageAccess:
+    async def _asked(self, question: Question, request: Request) -> Response:
+        access = await self._access(self.may_ask, request.path, request)
+        if access is not PageAccess.ALLOWED:
+            return _text(access.value, _REFUSED[access])
+        content = await question(request.body)
+        if content is None:
+            return _text(400, "the question cannot be read")
+        return Response(200, content, "application/json; charset=utf-8")
+
+    def _unnamed(self, head: Head) -> str:
+        """Raises RefusedError for what only a question may be as large as."""
+        asks = head.method == "POST" and head.path.removeprefix("/") in self.questions
+        if not asks and (head.length is None or head.length > MAX_BODY):
+            raise RefusedError(413, f"the body is larger than {MAX_BODY} bytes, or comes in chunks")
+        return UNNAMED
+
+    async def _access(self, may: MayRead, path: str, request: Request) -> PageAccess:
+        if _is_local(request):
+            return PageAccess.ALLOWED
         scheme, _, token = (request.field("authorization") or "").partition(" ")
         if scheme.lower() != "bearer":
             token = request.field(TOKEN_HEADER.lower()) or ""
-        return await self.may_read(path, token, request.address) if token else PageAccess.UNAUTHENTICATED
+        return await may(path, token, request.address) if token else PageAccess.UNAUTHENTICATED
 
 
 def _set_log_level(request: Request, level: str) -> Response:

@@ -1,4 +1,5 @@
 """Who may read the pages of JSON on the health port: whoever the API server says may `get` that path, for some seconds.
+And who may ask a question there: whoever may `post` to it.
 
 Only tokens for our own audience are accepted.
 """
@@ -48,16 +49,23 @@ class _Kept:
 
 
 class PageReaders:
-    """Asks the API server. `may_read` is for `Health.may_read`."""
+    """Asks the API server. `may_read` is for `Health.may_read`, `may_ask` for `Health.may_ask`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._kept: LruDict[tuple[bytes, str], _Kept] = LruDict()
+        self._kept: LruDict[tuple[bytes, str, str], _Kept] = LruDict()
         self._reviews = FairRate(REVIEWS_PER_SECOND, REVIEWS_PER_SECOND)
 
     async def may_read(self, path: str, token: str, address: str) -> PageAccess:
         """`path` is the page's own: /decisions, also for what is below it. `address`: where the request comes from."""
-        key = hashlib.sha256(token.encode()).digest(), path
+        return await self._may("get", path, token, address)
+
+    async def may_ask(self, path: str, token: str, address: str) -> PageAccess:
+        """As `may_read`, of what is sent there."""
+        return await self._may("post", path, token, address)
+
+    async def _may(self, verb: str, path: str, token: str, address: str) -> PageAccess:
+        key = hashlib.sha256(token.encode()).digest(), path, verb
         kept = self._kept.get(key)
         if kept is not None and time.monotonic() < kept.until:
             return kept.access
@@ -67,7 +75,7 @@ class PageReaders:
         except TimeoutError:
             return PageAccess.NOT_KNOWN
         try:
-            access = await self._review(path, token)
+            access = await self._review(verb, path, token)
         except ApiError as error:
             facts = {"page": path, "caller": address, "error": str(error)}
             log.warning("access to a page cannot be checked", extra=facts)
@@ -75,10 +83,10 @@ class PageReaders:
         self._kept.keep(key, _Kept(access, time.monotonic() + KEPT_SECONDS), MAX_KEPT)
         return access
 
-    async def _review(self, path: str, token: str) -> PageAccess:
+    async def _review(self, verb: str, path: str, token: str) -> PageAccess:
         user = await review_token(self._cluster, token, [AUDIENCE])
         if user is None:
             return PageAccess.UNAUTHENTICATED
-        attributes = {"nonResourceAttributes": {"path": path, "verb": "get"}}
+        attributes = {"nonResourceAttributes": {"path": path, "verb": verb}}
         allowed = await review_access(self._cluster, user, attributes)
         return PageAccess.ALLOWED if allowed else PageAccess.FORBIDDEN

@@ -33,6 +33,7 @@ from master.apiserver.conditions import COMPRESSED, Preconditions, tag_of
 from master.apiserver.encoding import LARGE, compressed, takes_gzip
 from master.apiserver.events import Events
 from master.apiserver.handlers import Handlers
+from master.apiserver.manifest_handlers import ManifestHandlers
 from master.apiserver.namespace_handlers import NamespaceHandlers
 from master.apiserver.platform_handlers import PlatformHandlers
 from master.apiserver.preview_handlers import PreviewHandlers
@@ -90,6 +91,7 @@ class App:
             Handlers(cluster, caches, allocations, self.rights, prefix),
             AllocationHandlers(cluster, caches, allocations, self.rights),
             PreviewHandlers(caches, self.rights, agents),
+            ManifestHandlers(caches, self.rights, agents),
             NamespaceHandlers(caches, self.rights, agents),
             PlatformHandlers(cluster, caches, self.rights),
         )

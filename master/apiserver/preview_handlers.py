@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from common.api.types import Seed
 from common.server.access_reviews import User
 from master.apiserver import decisions, previews
+from master.apiserver.asked_seeds import asked_seeds, not_asked, too_many
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.decisions import MAX_REFUSALS, DecisionRecord, Refusal, Refusals
-from master.apiserver.previews import Calculation, FitsRequest, PreviewInput, WhereRequest
+from master.apiserver.preview_subjects import PreviewSubjects
+from master.apiserver.previews import Calculation, FitsRequest, WhereRequest
 from master.apiserver.problem import ProblemError
 from master.apiserver.visibility import Visibility
 from master.cache.informers import Caches, subject_of
-from master.seeds.agent_pages import MAX_SEEDS, AgentPages, Found
+from master.seeds.agent_pages import AgentPages
 
 _EVERYTHING = Right(verb="list", resource="resourcequotas")
 
@@ -35,25 +37,25 @@ class PreviewHandlers:
         self._rights = rights
         self._agents = agents
         self._visibility = Visibility(caches, rights)
-        self._clock = clock
+        self._subjects = PreviewSubjects(caches, rights, clock)
 
     async def calculate(self, call: Call) -> RouteResponse:
         body: Calculation = call.body
-        known = await self._of_project(call.user, call.parameters["project"])
+        known = await self._subjects.of_project(call.user, call.parameters["project"])
         return RouteResponse(previews.calculate(known, body))
 
     async def fits(self, call: Call) -> RouteResponse:
         body: FitsRequest = call.body
-        return RouteResponse(previews.fits(await self._of_subject(call.user, body), body))
+        return RouteResponse(previews.fits(await self._subjects.of(call.user, body), body))
 
     async def where(self, call: Call) -> RouteResponse:
         body: WhereRequest = call.body
-        return RouteResponse(previews.where(await self._of_subject(call.user, body), body))
+        return RouteResponse(previews.where(await self._subjects.of(call.user, body), body))
 
     async def get_decision(self, call: Call) -> RouteResponse:
-        """Of a decision that one may not see is said as much as of none (0029-decisions-over-http.md)."""
+        """Of a decision that one may not see is said as much as of none (0024-previews-over-http.md)."""
         decision, seeds = call.parameters["decision"].upper(), self._seeds(call)
-        if why := _too_many(seeds):
+        if why := too_many(seeds):
             return RouteResponse(decisions.answer(decision, not_asked=why))
         everything = await self._rights.has(call.user, _EVERYTHING)
         found = await self._agents.find([(seed, f"decisions/{decision}") for seed in seeds], call.user.username)
@@ -63,13 +65,13 @@ class PreviewHandlers:
             seen = await self._seen(call.user, record, everything=everything) if record is not None else None
             if seen is not None:
                 shown.append((seed, seen))
-        not_asked = _not_asked(found, len(seeds), everything=everything)
+        missing = not_asked(found, len(seeds), everything=everything)
         if shown:
             seed, record = max(shown, key=lambda one: one[1].time)
-            return RouteResponse(decisions.answer(decision, seed=seed, record=record, not_asked=not_asked))
-        if not not_asked:
+            return RouteResponse(decisions.answer(decision, seed=seed, record=record, not_asked=missing))
+        if not missing:
             raise ProblemError(404, f"no agent keeps a decision {decision}, or you cannot see it")
-        return RouteResponse(decisions.answer(decision, not_asked=not_asked))
+        return RouteResponse(decisions.answer(decision, not_asked=missing))
 
     async def list_refusals(self, call: Call) -> RouteResponse:
         """Of each decision, what `get_decision` says of it."""
@@ -80,7 +82,7 @@ class PreviewHandlers:
             await self._visibility.project(call.user, project)
         elif not await self._sees_quota(call.user, quota):
             raise ProblemError(404, f"there is no quota {quota}, or you cannot see it")
-        if why := _too_many(seeds):
+        if why := too_many(seeds):
             return RouteResponse(Refusals(items=[], more=False, not_asked=why))
         everything = await self._rights.has(call.user, _EVERYTHING)
         asked = urlencode({"quota": quota} if quota else {"project": project})
@@ -98,15 +100,12 @@ class PreviewHandlers:
                 if seen is not None:
                     items.append(Refusal(decision=id, seed=seed, record=seen))
         items.sort(key=lambda each: each.record.time, reverse=True)
-        not_asked = _not_asked(found, len(seeds), everything=everything)
+        missing = not_asked(found, len(seeds), everything=everything)
         more = more or len(items) > MAX_REFUSALS
-        return RouteResponse(Refusals(items=items[:MAX_REFUSALS], more=more, not_asked=not_asked))
+        return RouteResponse(Refusals(items=items[:MAX_REFUSALS], more=more, not_asked=missing))
 
     def _seeds(self, call: Call) -> list[Seed]:
-        """That which is asked for, or all that are not lost."""
-        named = call.query.get("seed")
-        alive = (seed for seed in self._caches.seeds.store.values() if seed.spec.state != "Lost")
-        return [seed for seed in alive if named in (None, seed.metadata.name)]
+        return asked_seeds(self._caches.seeds.store.values(), call.query.get("seed"))
 
     async def _seen(self, user: User, record: DecisionRecord, *, everything: bool) -> DecisionRecord | None:
         """Names are those that a seed answers: of what is not there, no right is asked."""
@@ -133,36 +132,3 @@ class PreviewHandlers:
                 raise
             return False
         return True
-
-    async def _of_subject(self, user: User, asked: FitsRequest | WhereRequest) -> PreviewInput:
-        project, organization = previews.subject(asked)
-        if project:
-            return await self._of_project(user, project)
-        await self._visibility.organization(user, organization)
-        return await self._known(user, ("organization", organization))
-
-    async def _of_project(self, user: User, name: str) -> PreviewInput:
-        """Whoever asks must see both: what is short is said in amounts of either."""
-        organization = await self._visibility.project(user, name)
-        if not organization:
-            return await self._known(user, ("project", name))
-        await self._visibility.organization(user, organization)
-        return await self._known(user, ("project", name), ("organization", organization))
-
-    async def _known(self, user: User, *subjects: tuple[str, str]) -> PreviewInput:
-        quotas = [quota for kind, name in subjects for quota in self._caches.whole_quotas_of(kind, name)]
-        if uncounted := [quota.metadata.name for quota in quotas if not quota.status.observed_generation]:
-            raise ProblemError(503, f"nothing is counted yet for {', '.join(uncounted)}")
-        seeds, allocated = list(self._caches.seeds.store.values()), self._caches.allocated_types().names
-        return PreviewInput(quotas, seeds, self._clock(), allocated, await self._rights.has(user, _EVERYTHING))
-
-
-def _too_many(seeds: Sequence[Seed]) -> str:
-    return f"there are {len(seeds)} seeds: name one, with ?seed=NAME" if len(seeds) > MAX_SEEDS else ""
-
-
-def _not_asked(found: Found, seeds: int, *, everything: bool) -> str:
-    """Reasons may name addresses: they are for who may list all quotas."""
-    if found.not_asked and not everything:
-        return f"{len(found.not_asked)} of {seeds} seeds could not be asked"
-    return "; ".join(f"{seed}: {why}" for seed, why in sorted(found.not_asked.items()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -23,6 +23,7 @@ from master.apiserver.serializers import (
     AnswerBody,
     Body,
     Limits,
+    Name,
     Quantity,
     SubjectName,
     amounts,
@@ -34,9 +35,12 @@ from master.cache.objects import MasterQuota
 from master.quotas import placing, staleness
 from master.quotas.placing import Place, Shaped
 
+NOTHING: Final[ResourceList] = {}
+
 Replicas = Annotated[int, Meta(ge=0, le=1_000_000)]
 Project = Annotated[SubjectName, Meta(examples=["alpha"])]
 Organization = Annotated[SubjectName, Meta(examples=["acme"])]
+QuotaName = Annotated[Name, Meta(examples=["project-alpha"])]
 Replaced = Annotated[dict[str, Quantity], Meta(max_length=MAX_TYPES)]
 
 
@@ -50,17 +54,20 @@ class Calculation(Body, kw_only=True):
 
 
 class FitsRequest(Calculation, kw_only=True):
-    """Either `project` or `organization`. A project's organization limits it, too."""
+    """One of `project`, `organization` and `quota`. A project's organization limits it, too."""
 
     project: Project | UnsetType = UNSET
     organization: Organization | UnsetType = UNSET
+    quota: QuotaName | UnsetType = UNSET
 
 
 class WhereRequest(Body, kw_only=True):
-    """Either `project` or `organization`, and what one piece uses. `replicas`: how many are to fit on one seed."""
+    """One of `project`, `organization` and `quota`, and what one piece uses. `replicas`: how many are to fit on one
+    seed."""
 
     project: Project | UnsetType = UNSET
     organization: Organization | UnsetType = UNSET
+    quota: QuotaName | UnsetType = UNSET
     resources: Limits
     replicas: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
 
@@ -126,13 +133,41 @@ class PreviewInput:
     sees_seeds: bool = False
 
 
-def subject(asked: FitsRequest | WhereRequest) -> tuple[str, str]:
-    """A project or else an organization; the other is empty. Raises ProblemError."""
-    project = asked.project if isinstance(asked.project, str) else ""
-    organization = asked.organization if isinstance(asked.organization, str) else ""
-    if bool(project) == bool(organization):
-        raise invalid("", "name either a project or an organization")
-    return project, organization
+class Subjected(Protocol):
+    """Names what is limited."""
+
+    @property
+    def project(self) -> str | UnsetType: ...
+
+    @property
+    def organization(self) -> str | UnsetType: ...
+
+    @property
+    def quota(self) -> str | UnsetType: ...
+
+
+def subject(asked: Subjected) -> tuple[str, str]:
+    """What kind of it is named, and its name. Raises ProblemError."""
+    named = (("project", asked.project), ("organization", asked.organization), ("quota", asked.quota))
+    found = [(kind, name) for kind, name in named if isinstance(name, str) and name]
+    if len(found) != 1:
+        raise invalid("", "name either a project, an organization or a quota")
+    return found[0]
+
+
+Needs = Mapping[str, ResourceList]
+"""By quota: what all that is asked for needs of it."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """As the fields of a FitsResult."""
+
+    shortages: list[Shortage]
+    holders: list[Holder] | UnsetType
+    message: str
+    as_of: str
+    stale: bool
 
 
 def fits(known: PreviewInput, asked: Calculation) -> FitsResult:
@@ -143,51 +178,77 @@ def fits(known: PreviewInput, asked: Calculation) -> FitsResult:
 def calculate(known: PreviewInput, asked: Calculation) -> CalculationResult:
     """Raises ProblemError."""
     used = used_of(known.quotas)
-    would = resources.add(used, resources.only(_need(asked), used))
+    would = resources.add(used, resources.only(_need(known, asked), used))
     return CalculationResult(**_compared(known, asked), calculated_quota=resources.render(would))
 
 
 def where(known: PreviewInput, asked: WhereRequest) -> WhereResult:
     """Raises ProblemError."""
-    size = _known(asked.resources, "/resources")
+    size = _known(known, asked.resources, "/resources")
     compared = _compared(known, Calculation(resources=asked.resources, replicas=asked.replicas))
-    found = placing.places([Shaped(quota, size) for quota in known.quotas], known.seeds)
-    if by_allocation := sorted(known.allocated & {name for name, amount in size.items() if amount}):
-        found = placing.where_allocated(found, known.seeds)
-        if not found:
-            lacks = f"no Seed with inCluster counts Allocations, so none can be made of {', '.join(by_allocation)}"
-            compared["message"] = "; ".join(filter(None, (compared["message"], lacks)))
+    found = places(known, _alike(known, size))
+    by_allocation = _by_allocation(known, size)
+    if by_allocation and not found:
+        lacks = f"no Seed with inCluster counts Allocations, so none can be made of {', '.join(by_allocation)}"
+        compared["message"] = "; ".join(filter(None, (compared["message"], lacks)))
     compared["fits"] = any(each.by_recall is None or each.by_recall >= asked.replicas for each in found)
-    return WhereResult(**compared, items=[_readable(each) for each in found])
+    return WhereResult(**compared, items=found)
 
 
-def _need(asked: Calculation) -> ResourceList:
-    need = {name: amount * asked.replicas for name, amount in _known(asked.resources, "/resources").items()}
-    return resources.at_least_zero(resources.subtract(need, _known(asked.replaces, "/replaces")))
+def places(known: PreviewInput, sizes: Needs) -> list[Place]:
+    """How many of something fit on each seed. `sizes`: what one of it needs of each quota."""
+    shaped = [Shaped(quota, sizes[quota.metadata.name]) for quota in known.quotas]
+    found = placing.places(shaped, known.seeds)
+    if any(_by_allocation(known, size) for size in sizes.values()):
+        found = placing.where_allocated(found, known.seeds)
+    return [_readable(each) for each in found]
 
 
-def _known(raw: Mapping[str, str | int], where: str) -> ResourceList:
+def _by_allocation(known: PreviewInput, size: ResourceList) -> list[str]:
+    return sorted(known.allocated & {name for name, amount in size.items() if amount})
+
+
+def _alike(known: PreviewInput, size: ResourceList) -> Needs:
+    return {quota.metadata.name: size for quota in known.quotas}
+
+
+def _need(known: PreviewInput, asked: Calculation) -> ResourceList:
+    size = _known(known, asked.resources, "/resources")
+    need = {name: amount * asked.replicas for name, amount in size.items()}
+    return resources.at_least_zero(resources.subtract(need, _known(known, asked.replaces, "/replaces")))
+
+
+def _known(known: PreviewInput, raw: Mapping[str, str | int], where: str) -> ResourceList:
     """What nothing can limit would always fit. Raises ProblemError."""
+    limited = {name for quota in known.quotas for name in limits_of([quota])}
     for name in raw:
-        if why := names.unknown([name]):
+        if name not in limited and (why := names.unknown([name])):
             raise invalid(f"{where}/{escape(name)}", why)
     return amounts(raw, where)
 
 
 def _compared(known: PreviewInput, asked: Calculation) -> dict[str, Any]:
     """The fields of a FitsResult."""
-    need = _need(asked)
-    shortages = [shortage for quota in known.quotas for shortage in _shortages(quota, need)]
-    silence = staleness.silence_of_master(known.seeds, known.now)
+    found = compared(known, _alike(known, _need(known, asked)))
+    sizes = _alike(known, _known(known, asked.resources, "/resources"))
     return {
-        "fits": all(each.enforcement != "deny" for each in shortages),
-        "fitting": _fitting(known.quotas, asked),
-        "shortages": shortages,
-        "holders": _holders(known.quotas, shortages) if known.sees_seeds else UNSET,
-        "message": "; ".join(f"{each.quota}: {each.type} short by {each.short}" for each in shortages),
-        "as_of": as_of(known.quotas),
-        "stale": any(staleness.stale_of(quota, silence) for quota in known.quotas),
+        "fits": all(each.enforcement != "deny" for each in found.shortages),
+        "fitting": fitting(known.quotas, sizes, asked.replicas, _known(known, asked.replaces, "/replaces")),
+        **vars(found),
     }
+
+
+def compared(known: PreviewInput, needs: Needs) -> Compared:
+    """What is short, and who holds what is."""
+    shortages = [each for quota in known.quotas for each in _shortages(quota, needs[quota.metadata.name])]
+    silence = staleness.silence_of_master(known.seeds, known.now)
+    return Compared(
+        shortages=shortages,
+        holders=_holders(known.quotas, shortages) if known.sees_seeds else UNSET,
+        message="; ".join(f"{each.quota}: {each.type} short by {each.short}" for each in shortages),
+        as_of=as_of(known.quotas),
+        stale=any(staleness.stale_of(quota, silence) for quota in known.quotas),
+    )
 
 
 def _shortages(quota: MasterQuota, need: ResourceList) -> Iterable[Shortage]:
@@ -207,13 +268,13 @@ def _shortages(quota: MasterQuota, need: ResourceList) -> Iterable[Shortage]:
         )
 
 
-def _fitting(quotas: Iterable[MasterQuota], asked: Calculation) -> int:
-    size, replaced = _known(asked.resources, "/resources"), _known(asked.replaces, "/replaces")
-    most = asked.replicas
+def fitting(quotas: Iterable[MasterQuota], sizes: Needs, count: int, replaced: ResourceList = NOTHING) -> int:
+    """How many of `count` do, by every quota that denies. `sizes`: what one needs of each. `replaced` is used now."""
+    most = count
     for quota in quotas:
         if quota.spec.get("enforcement", "deny") != "deny":
             continue
-        used, limits = used_of([quota]), limits_of([quota])
+        size, used, limits = sizes[quota.metadata.name], used_of([quota]), limits_of([quota])
         for name in limits.keys() & used.keys() & size.keys():
             if size[name]:
                 room = max(limits[name] - used[name], 0) + replaced.get(name, 0)

@@ -9,6 +9,7 @@ from master.apiserver import decisions, namespace_lists, previews
 from master.apiserver import serializers as types
 from master.apiserver.override_types import OverridesUpdate
 from master.apiserver.platform_routes import PLATFORM
+from master.apiserver.preview_routes import PREVIEWS_OF_SEEDS
 from master.apiserver.route import MAX_LIMIT, NAME, Parameter, Route
 
 TAGS = {
@@ -220,7 +221,7 @@ ROUTES = (
         "POST",
         "/api/v1/fits",
         "fits",
-        "Whether something would fit into the quotas of a project or an organization",
+        "Whether something would fit into the quotas of a project or an organization, or into one quota",
         "The status is 200 whether it fits or not. `replaces` is what exists now and would be replaced.",
         "Previews",
         previews.FitsResult,
@@ -241,6 +242,7 @@ ROUTES = (
         problems=(404,),
         reads=True,
     ),
+    *PREVIEWS_OF_SEEDS,
     Route(
         "GET",
         "/api/v1/decisions/{decision}",

@@ -13,7 +13,7 @@ from master.apiserver.app import API
 from master.apiserver.encoding import takes_gzip
 from master.apiserver.problem import ProblemError
 from master.apiserver.reading import field
-from master.page import editing
+from master.page import editing, fitting
 from master.page.answering import Answering
 from master.page.assets import assets
 from master.page.forms import read_form
@@ -57,7 +57,7 @@ class Page:
             f"/quotas/{_NAME}": pages.quota,
             f"/projects/{_NAME}": pages.project,
             f"/organizations/{_NAME}": pages.organization,
-            f"/projects/{_NAME}/fits": lookups.fits,
+            f"/projects/{_NAME}/machinetypes": fitting.machine_types,
             f"/projects/{_NAME}/refusals": partial(lookups.refusals, "project"),
             f"/quotas/{_NAME}/refusals": partial(lookups.refusals, "quota"),
             f"/organizations/{_NAME}/allocations": lookups.allocations,
@@ -72,6 +72,8 @@ class Page:
         kinds = "/{kind:quotas|projects|organizations|seeds|settings}"
         router.add_get(f"{kinds}/{_NAME}/yaml", guarded(partial(self._yaml, pages)))
         for path, form in (
+            (f"/projects/{_NAME}/fits", partial(fitting.form, "project")),
+            (f"/quotas/{_NAME}/fits", partial(fitting.form, "quota")),
             (f"/quotas/{_NAME}/edit", editing.limits),
             (f"/quotas/{_NAME}/raise", editing.raises),
             ("/settings/{kind:project|organization}/edit", editing.default),

@@ -1,4 +1,4 @@
-"""Pages that show what a route of the HTTP API answers: allocations, a decision, and whether something fits."""
+"""Pages that show what a route of the HTTP API answers: allocations, a decision, and what was refused."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 from master.apiserver.allocation_types import Allocation
 from master.apiserver.call import RouteResponse
 from master.apiserver.decisions import Decision, Refusals
-from master.apiserver.previews import FitsRequest, FitsResult, WhereRequest, WhereResult
 from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME, PATTERNS
-from master.apiserver.serializers import Quota
 from master.page.handlers import Asked, Shown
 
 _T = TypeVar("_T")
 
 PER_PAGE = "50"
-MAX_REPLICAS = 1_000_000
-_AMOUNT = "need."  # begins the names of fields that are amounts
 
 
 class Lookups:
@@ -78,41 +74,6 @@ class Lookups:
         values = {"kind": kind, "name": name, "found": found}
         call = f"GET /api/v1/refusals?{kind}={name}"
         return Shown("refusals.html", f"Refusals of {name}", values, "kubectl seedquota denials", call, events="")
-
-    async def fits(self, asked: Asked) -> Shown:
-        """Whether more fits into a project; nothing is written."""
-        name = asked.names["name"]
-        quota = (await asked.ask("get_project_quota", asked.user, parameters={"project": name})).content
-        assert isinstance(quota, Quota), "it is the quota of the project"
-        need, replicas = needed(asked.query)
-        fits: FitsResult | None = None
-        where: WhereResult | None = None
-        problem = ""
-        if need:
-            try:
-                body = FitsRequest(project=name, resources=need, replicas=replicas)
-                fits = _as(FitsResult, await asked.ask("fits", asked.user, body=body))
-                by_seed = WhereRequest(project=name, resources=need, replicas=max(replicas, 1))
-                where = _as(WhereResult, await asked.ask("where", asked.user, body=by_seed))
-            except ProblemError as error:
-                if error.status != 422:
-                    raise
-                problem = str(error)
-        values = {"name": name, "quota": quota, "need": need, "replicas": replicas}
-        values |= {"fits": fits, "where": where, "problem": problem}
-        command = f"kubectl seedquota fits --project {name} -f FILE"
-        return Shown("fits.html", f"Does it fit into {name}?", values, command, "POST /api/v1/fits", events="")
-
-
-def needed(query: Mapping[str, str]) -> tuple[dict[str, str | int], int]:
-    """What one piece needs, and how many there are to be."""
-    need: dict[str, str | int] = {
-        name.removeprefix(_AMOUNT): value.strip()
-        for name, value in query.items()
-        if name.startswith(_AMOUNT) and value.strip() not in ("", "0")
-    }
-    replicas = query.get("replicas", "1").strip()
-    return need, min(int(replicas), MAX_REPLICAS) if re.fullmatch("[0-9]{1,9}", replicas) else 1
 
 
 def _as(kind: type[_T], answer: RouteResponse) -> _T:

@@ -1,4 +1,4 @@
-"""What the agents of the seeds have in memory, and nobody else has: decisions, and what each namespace uses.
+"""What the agents of the seeds know, and nobody else does: decisions, what each namespace uses, and sizes of machines.
 
 Any replica asks, with the kubeconfig of the Seed, as `seedquota explain` does with that of a user. On the seed this
 needs the rights of charts/rbac/explain.yaml, which nobody has by default. What a seed answers is only shown, to whoever
@@ -48,8 +48,9 @@ class AgentPages:
         self._on_request = on_request
         self._places = FairPlaces(AT_A_TIME)
 
-    async def find(self, asked: Sequence[tuple[Seed, str]], user: str) -> Found:
-        """What the agents of each seed have at its path. `user`: for whom. It ends by itself."""
+    async def find(self, asked: Sequence[tuple[Seed, str]], user: str, question: bytes | None = None) -> Found:
+        """What the agents of each seed have at its path, or answer to a question. `user`: for whom. It ends by
+        itself."""
         found = Found()
         some = asyncio.Semaphore(SEEDS_AT_A_TIME)
 
@@ -57,7 +58,7 @@ class AgentPages:
             async with some:
                 try:
                     async with asyncio.timeout(SEED_SECONDS):
-                        await self._ask(seed, path, found)
+                        await self._ask(seed, path, question, found)
                 except TimeoutError:
                     found.not_asked[seed.metadata.name] = "it does not answer"
 
@@ -70,7 +71,7 @@ class AgentPages:
             self._places.give_back()
         return found
 
-    async def _ask(self, seed: Seed, path: str, found: Found) -> None:
+    async def _ask(self, seed: Seed, path: str, question: bytes | None, found: Found) -> None:
         name = seed.metadata.name
         try:
             cluster = await self._connection(seed)
@@ -81,7 +82,7 @@ class AgentPages:
             namespace = self._namespace_of(cluster)
             pods = await running_pods(cluster, namespace)
             agents = Agents(cluster, namespace, pods[:MAX_AGENTS], await agents_token(cluster, namespace, TIMEOUT))
-            answers = await agents.ask(path, timeout=TIMEOUT, max_answer=MAX_ANSWER)
+            answers = await agents.ask(path, timeout=TIMEOUT, max_answer=MAX_ANSWER, question=question)
         except ApiError as error:
             found.not_asked[name] = NO_RIGHT if isinstance(error, Forbidden) else error.message
             return

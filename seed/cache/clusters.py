@@ -100,7 +100,7 @@ class ClusterCache:
         if quota.kind == NAMESPACES:
             return sum(quota.picks(cluster) for cluster in self.user_clusters.store.values())
         projects = self._quota_cache.payers_of(quota)
-        own = {each.metadata.key for project in projects for each in self._clusters_of(project) if quota.picks(each)}
+        own = {each.metadata.key for project in projects for each in self.clusters_of(project) if quota.picks(each)}
         return len(own.union(cluster for cluster in self.covered(quota)))
 
     def participants(self) -> dict[str, UserCluster | None]:
@@ -185,7 +185,7 @@ class ClusterCache:
         """Those that the quota counts, if it counts the project. What is on the seed itself is in no cluster."""
         there = (each for each in self.of_projects if quota.clusters is None and each.is_there(self._quota_cache))
         own = [SourceKey.of_project(each.kind, project) for each in there]
-        return [*own, *(SourceKey(each.metadata.key) for each in self._clusters_of(project) if quota.picks(each))]
+        return [*own, *(SourceKey(each.metadata.key) for each in self.clusters_of(project) if quota.picks(each))]
 
     def project_of(self, key: str) -> str | None:
         """Whose the source is; None for one of a cluster that is not known."""
@@ -254,7 +254,8 @@ class ClusterCache:
         told = self._enforced.get(asked_about(key))
         return not told if told is not None else quota.shown(key) in quota.published_unenforced
 
-    def _clusters_of(self, project: str) -> list[UserCluster]:
+    def clusters_of(self, project: str) -> list[UserCluster]:
+        """Whichever API tells of them."""
         return [
             *self.user_clusters.store.by_index(BY_PROJECT, project),
             *self._hosted_by_project.get(project, {}).values(),

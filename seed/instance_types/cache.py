@@ -15,7 +15,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -110,6 +110,14 @@ class FlavourCache:
 
     def known(self, place: Place, flavour: str) -> Known | None:
         return self._shelves.known(place, flavour)
+
+    def of_asker(self, asker: Hashable) -> Iterator[tuple[Place, Mapping[str, Known]]]:
+        """Where this user cluster has machine types, and those that are known there. No cloud is asked."""
+        return self._shelves.of_asker(asker)
+
+    def keep(self, place: Place, asker: Hashable) -> None:
+        """This user cluster has machine types there, though another one's question told of them."""
+        self._shelves.join(place, asker)
 
     async def find(self, question: Question, deadline: float) -> Known:
         """By `deadline`, on the event loop's clock.

@@ -115,6 +115,11 @@ class Shelves:
         for place, shelf in self._by_place.items():
             yield place, shelf.flavours
 
+    def of_asker(self, asker: Hashable) -> Iterator[tuple[Place, Mapping[str, Known]]]:
+        """The places that it keeps, and what is known of them."""
+        for place in tuple(self._by_asker.get(asker, ())):
+            yield place, self._by_place[place].flavours
+
     def askers(self, place: Place) -> Iterable[Hashable]:
         shelf = self._by_place.get(place)
         return tuple(shelf.askers) if shelf is not None else ()
@@ -130,6 +135,11 @@ class Shelves:
     def used(self, place: Place, asker: Hashable) -> None:
         """If this asker has too many places, another one is dropped first."""
         self._kept(place, asker)
+
+    def join(self, place: Place, asker: Hashable) -> None:
+        """As `used`, if anything is known of the place."""
+        if place in self._by_place:
+            self._kept(place, asker)
 
     def lacks(self, place: Place, name: str, asker: Hashable, now: float) -> bool:
         """True if this asker asked for it lately and it does not exist; it may still be known from before."""

@@ -54,6 +54,7 @@ class Prefetch:
         self._due = {uid: at for uid, at in self._due.items() if uid in clusters}
         self._fresh = {place: until for place, until in self._fresh.items() if until > now}
         wanted: dict[Place, tuple[UserCluster, Question]] = {}
+        seen: list[Question] = []
         for uid, cluster in clusters.items():
             if self._due.get(uid, now) > now:
                 continue
@@ -66,12 +67,15 @@ class Prefetch:
                     _log(cluster, error)
             if question is None:
                 continue
+            seen.append(question)
             if question.place in self._fresh:
                 self._due[uid] = self._fresh[question.place]
             else:
                 wanted.setdefault(question.place, (cluster, question))
         limit = asyncio.Semaphore(AT_A_TIME)
         await asyncio.gather(*(self._ask(cluster, question, limit) for cluster, question in wanted.values()))
+        for question in seen:
+            self._cache.keep(question.place, question.asker)
 
     async def _ask(self, cluster: UserCluster, question: Question, limit: asyncio.Semaphore) -> None:
         with contained("prefetch", cluster.metadata.key):

@@ -84,6 +84,10 @@ class Sizing:
             raise ProviderUnavailable(found.provider, "is being asked")
         return _complete(found, place, known)
 
+    def read(self, machine: Machine) -> Footprint | Lookup:
+        """By its spec alone; or what a cloud must be asked. Raises NotSized."""
+        return self._evaluated(machine)
+
     async def admitted(self, cluster: UserCluster, machine: Machine, deadline: float) -> Footprint:
         """As admission sees it: by a stamp of the place that it names now, or like `size`."""
         found = await self.stamped_here(cluster, machine, deadline)

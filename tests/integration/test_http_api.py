@@ -27,7 +27,7 @@ from common.kube.client.api_client import Cluster
 from common.quota.quantity import UNIT
 from common.runtime.flags import Address
 from common.server import tcp_server
-from common.server.health import Health, Page
+from common.server.health import Health, Page, Question
 from common.server.page_access import PageReaders
 from devcluster import manifests
 from devcluster.controlplane import ApiServer as KubeApiServer
@@ -40,11 +40,13 @@ from master.apiserver import request_limits as rates
 from master.apiserver import server as serving_api
 from master.apiserver.server import ApiServer
 from master.cache.informers import Caches
+from seed.providers.flavour import Place
 from tests.integration import quota_rfc
 from tests.integration.allocation_webhook import PATH, AllocationWebhook, serving
 from tests.integration.installed.site import until
+from tests.unit.seed.previews.test_needs import Agent, flavour
 from tests.unit.seed.usage.test_namespace_pages import CLUSTERS, leading, source
-from tests.unit.seed_world import nanos
+from tests.unit.seed_world import nanos, seed_world
 
 pytestmark = pytest.mark.integration
 
@@ -1152,13 +1154,94 @@ async def test_each_of_a_hundred_namespaces_is_listed_over_http_and_by_the_comma
             assert json.loads(capsys.readouterr().out)["notKnown"] == [f"namespaces on eu-1: {why}"]
 
 
+MANIFEST = """
+apiVersion: cluster.k8s.io/v1alpha1
+kind: MachineDeployment
+metadata: {name: pool-a}
+spec:
+  replicas: 3
+  template:
+    spec:
+      providerSpec:
+        value:
+          cloudProvider: aws
+          cloudProviderSpec: {instanceType: m5.large, region: eu-central-1, diskSize: 50, secretAccessKey: HIDDEN}
+"""
+
+
+async def test_machine_types_and_a_manifest_are_asked_of_the_agents_by_who_may_see_the_quotas(world: World) -> None:
+    """Through the proxy of a real API server, by the evaluators of a seed. Nobody is sent what may be a secret."""
+    await world.quota("project-alpha", "project", "alpha", {"cpu": "64"}, {"cpu": 60})
+    await world.quota("org-acme", "organization", "acme", {"cpu": "100"}, {"cpu": 90})
+    types_path, fits_path = "/api/v1/projects/alpha/machinetypes", f"{FITS}/manifest"
+    body = {"project": "alpha", "manifest": MANIFEST}
+    sent: list[bytes] = []
+    async with seed_world() as of_seed:
+        for name, kind in (("project-alpha", "project"), ("org-acme", "organization")):
+            await of_seed.quota(name, limits="cpu=64", kind=kind)
+        own = Agent(of_seed)
+        own.learn(Place("aws", "https://ec2", "eu-central-1"), m5_large=flavour(cpu=2, memory=8))
+
+        async def needs(content: bytes) -> bytes | None:
+            sent.append(content)
+            return await own.pages.answer(content)
+
+        async with agent(world, "machinetypes", own.types.page, {"needs": needs}):
+            for actor in ("platform-administrator", "reader"):
+                (found,) = (await world.call(actor, "GET", types_path, replica=1)).body["items"]
+                assert (found["name"], found["seeds"]) == ("m5.large", ["eu-1"])
+                assert (found["resources"]["cpu"], found["place"]) == ("2", "aws eu-central-1")
+                other = await world.call(actor, "GET", f"{types_path}?name=m5.none")
+                assert (other.status, other.body) == (200, {"items": [], "more": False, "notAsked": ""})
+                answer = await world.call(actor, "POST", fits_path, body)
+                assert (answer.status, answer.body["notAsked"]) == (200, ""), answer
+                (found,) = answer.body["answers"]
+                assert (found["result"], found["message"]) == ("DoesNotFit", "project-alpha: cpu short by 2")
+                assert [(each["object"], each["fitting"]) for each in found["objects"]] == [
+                    ("machines of machinedeployment/pool-a", 2)
+                ]
+                assert ("holders" in found) == (actor == "platform-administrator")
+                fewer = await world.call(actor, "POST", fits_path, {**body, "replicas": 2})
+                assert fewer.body["answers"][0]["result"] == "Fits"
+            assert sent and not any(b"HIDDEN" in content for content in sent)
+            by_quota = {"quota": "org-acme", "manifest": MANIFEST}
+            assert (await world.call("platform-administrator", "POST", fits_path, by_quota)).body["answers"][0][
+                "result"
+            ] == "Fits"
+            for path in (FITS, WHERE):
+                amounts = {"quota": "org-acme", "resources": {"cpu": "11"}}
+                assert not (await world.call("platform-administrator", "POST", path, amounts)).body["fits"]
+            before = len(sent)
+            for actor in (NOBODY, OF_ANOTHER, OF_BETA):
+                assert (await world.call(actor, "POST", fits_path, body)).status == 404
+                assert (await world.call(actor, "GET", types_path)).status == 404
+            for hidden in ({**by_quota, "quota": "none"}, {**by_quota, "quota": "project-alpha"}):
+                assert (await world.call(NOBODY, "POST", fits_path, hidden)).status == 404
+            wrong = await world.call("reader", "POST", fits_path, {**body, "manifest": "a: &x [1]"})
+            assert (wrong.status, wrong.body["errors"][0]["pointer"]) == (422, "/manifest"), wrong.body
+            assert len(sent) == before, "no seed is asked for those"
+            await world.kube(
+                "DELETE",
+                f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings/seedquota-master-previews",
+            )
+
+            async def not_asked() -> None:
+                answer = await world.call("platform-administrator", "POST", fits_path, body)
+                assert answer.body["answers"] == [] and "cannot create resource" in answer.body["notAsked"], answer.body
+
+            await until(not_asked, 30)
+
+
 @asynccontextmanager
-async def agent(world: World, name: str, page: Page) -> AsyncIterator[None]:
-    """Of a Seed eu-1: a page of an agent, with the rights of charts/rbac/explain.yaml and master-decisions.yaml."""
+async def agent(world: World, name: str, page: Page, questions: Mapping[str, Question] = {}) -> AsyncIterator[None]:
+    """Of a Seed eu-1: a page of an agent, and what can be asked there. With the rights of charts/rbac/explain.yaml and
+    master-decisions.yaml."""
     health = Health()
     health.pages[name] = page
     of_agent = await Cluster.from_kubeconfig(world.server.kubeconfig(), name="seed")
-    health.may_read = PageReaders(of_agent).may_read
+    health.questions.update(questions)
+    readers = PageReaders(of_agent)
+    health.may_read, health.may_ask = readers.may_read, readers.may_ask
     roles = (CHARTS / "rbac" / file for file in ("explain.yaml", "master-decisions.yaml"))
     await manifests.apply(world.server, manifests.load(*roles))
     await seed_of(world)

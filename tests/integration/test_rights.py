@@ -601,11 +601,12 @@ async def cluster_api(site: Site) -> None:
 
 async def decisions(site: Site) -> None:
     """As a request of somebody else looks."""
-    urls = [f"{site.program(SEED).health}/{page}" for page in ("decisions/ABCDEFGH", "namespaces/none")]
+    pages = [("GET", "decisions/ABCDEFGH", 404), ("GET", "namespaces/none", 404), ("GET", "machinetypes/none", 200)]
+    pages.append(("POST", "needs", 400))
     headers = {"X-Forwarded-For": "192.0.2.1"}
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/seedquota-explain/token"
     await apply(site.server(SEED), load(CHARTS / "rbac" / "explain.yaml"))
-    for audience, status in (("", 401), ("https://kubernetes.default.svc", 401), ("seedquota", 404)):
+    for audience, refused in (("", 401), ("https://kubernetes.default.svc", 401), ("seedquota", 0)):
         if audience:
             request = {
                 "apiVersion": "authentication.k8s.io/v1",
@@ -614,9 +615,10 @@ async def decisions(site: Site) -> None:
             }
             token = (await site.call(SEED, "POST", path, request)).body["status"]["token"]
             headers["Authorization"] = f"Bearer {token}"
-        for url in urls:
-            async with aiohttp.ClientSession() as session, session.get(url, headers=headers) as answer:
-                assert answer.status == status, (audience, url, await answer.text())
+        for method, page, status in pages:
+            url = f"{site.program(SEED).health}/{page}"
+            async with aiohttp.ClientSession() as session, session.request(method, url, headers=headers) as answer:
+                assert answer.status == (refused or status), (audience, url, await answer.text())
 
 
 async def command(site: Site, *arguments: str) -> None:

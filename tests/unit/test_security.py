@@ -68,6 +68,7 @@ FLOODS = "unit/master/apiserver/test_floods.py"
 LOG_LIMIT = "unit/common/runtime/test_log_limit.py"
 LIMITS = "unit/master/apiserver/test_request_limits.py"
 DECISIONS = "unit/master/apiserver/test_decisions.py"
+MANIFESTS = "unit/master/apiserver/test_manifests.py"
 EVENTS = "unit/master/apiserver/test_events.py"
 ROUTES = "unit/master/apiserver/test_problem.py"
 
@@ -537,9 +538,21 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{NETWORKS}::test_a_list_is_what_is_allowed_and_nothing_else",
         f"{NETWORKS}::test_nobody_learns_what_is_at_an_address",
     ),
+    "pastes a manifest": (
+        f"{MANIFESTS}::test_a_manifest_that_cannot_be_asked_about_says_why",
+        "unit/seed/previews/test_needs.py::test_what_is_hostile_is_bounded",
+        "unit/seed/previews/test_needs.py::test_types_are_listed_for_the_user_clusters_of_the_project_alone",
+        "unit/seed/previews/test_needs.py::test_a_type_that_no_cloud_has_told_of_is_a_problem_and_not_nothing",
+    ),
+    "a seed reads the secrets in a manifest": (
+        f"{MANIFESTS}::test_no_seed_is_sent_what_may_be_a_secret",
+        f"{MANIFESTS}::test_what_a_hostile_seed_answers_is_not_read",
+        f"{MANIFESTS}::test_seeds_that_say_the_same_are_one_answer_and_who_cannot_tell_is_left_out_where_others_can",
+    ),
     "read `/decisions`": (
         f"{HEALTH}::test_a_page_is_for_this_host_and_what_a_proxy_passes_on_is_not_from_it",
         f"{HEALTH}::test_of_another_host_the_token_decides",
+        f"{HEALTH}::test_a_question_may_be_longer_than_other_requests_and_has_a_right_of_its_own",
         f"{PAGES}::test_the_api_server_says_who_it_is_and_whether_the_path_may_be_read",
     ),
     "read the token of such a request": (f"{PAGES}::test_a_token_for_the_api_server_itself_is_not_accepted",),

@@ -19,11 +19,19 @@ MAX_DEPTH = 32
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml is ten times as fast, and not everywhere
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 _LONGEST_NUMBER = 64
 
 
 class InvalidYaml(ValueError):
     """The message quotes nothing: the text may hold credentials."""
+
+
+def load_all(text: str, most: int = MAX_NODES) -> list[object]:
+    """Each document in the text. `most`: values in all of them. Raises InvalidYaml."""
+    events = _events(text)
+    document = _Document(events, most, None)
+    return [document.node(event, 0) for event in events if isinstance(event, yaml.NodeEvent)]
 
 
 def load(text: str, most: int = MAX_NODES, *, aliases: bool = False) -> object:
@@ -125,4 +133,6 @@ class _Document:
 def _plain(text: str) -> object:
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    return float(text) if len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text) else text
+    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+        return text
+    return int(text) if _WHOLE.fullmatch(text) else float(text)

@@ -130,7 +130,7 @@ class NamespacedAdmission:
                     parts.add(quota, added.amount, added.base)
                 continue
             try:
-                need = _need(evaluator, quota, write, replicas)
+                need = need_of(evaluator, quota, write, replicas)
             except Refused as error:
                 if quota.enforced:
                     return refused(denial.not_specified(quota.name, str(error)))
@@ -221,10 +221,10 @@ class NamespacedAdmission:
         return refused(denial.unavailable(_OF, why))
 
 
-def _need(
+def need_of(
     evaluator: NamespacedEvaluator[ObjectT], quota: Quota, write: Write[ObjectT], replicas: Replicas
 ) -> ResourceList:
-    """Raises Refused."""
+    """What a write adds to the use of a quota. Raises Refused."""
     terms = terms_of(quota)
     of_fields = fields.evaluator_of(evaluator.resource, terms.limited)
     if of_fields is None:

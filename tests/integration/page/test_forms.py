@@ -174,6 +174,14 @@ async def test_a_tenant_asks_what_fits_and_why_something_was_refused(place: Plac
         await window.page.fill("[name='need.cpu']", EVIL)
         await window.page.get_by_role("button", name="Does it fit?").click()
         assert "is not a quantity" in await window.page.inner_text("[role=alert]")
+        await window.open("/projects/alpha/fits")
+        manifest = window.page.get_by_role("form", name="A manifest that is to fit")
+        for text, said in ((EVIL, "is no object of Kubernetes"), ("a: 1", "2 of 2 seeds could not be asked")):
+            await manifest.get_by_role("textbox").first.fill(text)
+            await manifest.get_by_role("button", name="Does the manifest fit?").click()
+            await expect(window.page.locator(".notice").first).to_contain_text(said, timeout=15_000)
+            assert await manifest.get_by_role("textbox").first.input_value() == text
+        await accessible(window)
         await window.open(f"/decisions?id={decision}")
         await accessible(window)
         text = await window.text()
@@ -195,5 +203,11 @@ async def test_allocations_are_listed_with_the_rights_of_the_http_api(place: Pla
     assert status == 200 and "Nothing is allocated" in text
     assert (await place.get("/organizations/acme/allocations", NOBODY))[0] == 404
     assert (await place.get("/organizations/globex/allocations", TENANT))[0] == 404
-    for path in ("/projects/secret/fits", "/projects/secret/refusals", "/quotas/project-secret/refusals"):
+    for path in (
+        "/projects/secret/fits",
+        "/projects/secret/machinetypes",
+        "/quotas/project-secret/fits",
+        "/projects/secret/refusals",
+        "/quotas/project-secret/refusals",
+    ):
         assert (await place.get(path, TENANT))[0] == 404

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from cli.fitting import asking, objects
+from cli.fitting import asking
 from cli.fitting.asking import Found
 from cli.outcome import Failed
 from common.api.labels import FITS_ANNOTATION
+from seed.previews import objects
 from seed.webhooks.fits import REASON, Fits
 from tests.unit.fake_api_server import fake_api_server, status
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.fitting import answer, objects
+from cli.fitting import answer, files
 from cli.fitting.asking import Found
 from cli.outcome import Failed
+from seed.previews import objects
 from seed.webhooks.fits import Fits, QuotaFits
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -23,7 +24,7 @@ def workload(kind: str = "Deployment", api: str = "apps/v1", **spec: Any) -> dic
 
 
 def one(document: dict[str, Any]) -> objects.Manifest:
-    (found,) = objects.read(yaml.safe_dump(document))
+    (found,) = files.read(yaml.safe_dump(document))
     return found
 
 
@@ -97,7 +98,7 @@ def test_replicas_are_those_of_what_scales_and_copies_of_what_does_not() -> None
 def test_what_kubectl_get_prints_can_be_asked_about() -> None:
     metadata = {"name": "web", "uid": "u", "resourceVersion": "7", "managedFields": [], "labels": {"a": "b"}}
     listed = {"kind": "List", "items": [{**workload(), "metadata": metadata, "status": {"replicas": 3}}]}
-    (found,) = objects.read(yaml.safe_dump(listed))
+    (found,) = files.read(yaml.safe_dump(listed))
     assert found.body["metadata"] == {"name": "web", "labels": {"a": "b"}}
     assert "status" not in found.body
 
@@ -115,7 +116,7 @@ def test_what_kubectl_get_prints_can_be_asked_about() -> None:
 )
 def test_a_file_that_cannot_be_asked_about_says_why(text: str, said: str) -> None:
     with pytest.raises(Failed, match=said):
-        objects.read(text)
+        files.read(text)
 
 
 def part(name: str, fitting: int, enforcement: Any = "deny", undecided: str = "", **amounts: str) -> QuotaFits:

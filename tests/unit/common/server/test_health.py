@@ -133,6 +133,37 @@ async def test_of_another_host_the_token_decides(monkeypatch: pytest.MonkeyPatch
         assert asked == []
 
 
+async def test_a_question_may_be_longer_than_other_requests_and_has_a_right_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def post(path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+        url = f"http://127.0.0.1:{serving.port}{path}"
+        async with aiohttp.ClientSession() as session, session.post(url, data=body, headers=headers) as answer:
+            return answer.status, await answer.read()
+
+    async def echo(content: bytes) -> bytes | None:
+        return content if content != b"wrong" else None
+
+    async def may_ask(path: str, token: str, _address: str) -> PageAccess:
+        return PageAccess.ALLOWED if (path, token) == ("/needs", "ann") else PageAccess.FORBIDDEN
+
+    serving = with_a_page()
+    serving.questions["needs"], serving.may_ask = echo, may_ask
+    long = b"x" * 60_000
+    async with serving.serve(LOCAL):
+        assert await post("/needs", long) == (200, long)
+        assert (await post("/needs", b"wrong"))[0] == 400
+        assert (await post("/needs", b"x" * (health.MAX_QUESTION + 1)))[0] == 413
+        for path in ("/decisions", "/needs/below", "/healthz"):
+            assert (await post(path, long))[0] == 413, path
+            assert (await post(path, b"x"))[0] == 405, path
+        assert (await get(serving, "/needs"))[0] == 404
+        monkeypatch.setattr(health, "_LOOPBACK", ())  # every request is from elsewhere
+        assert (await post("/needs", b"x", **{TOKEN_HEADER: "ann"}))[0] == 200
+        assert (await post("/needs", b"x", **{TOKEN_HEADER: "bob"}))[0] == 403
+        assert (await post("/needs", b"x"))[0] == 401
+
+
 async def test_the_log_level_is_changed_from_this_host_alone() -> None:
     async def put(level: str, **headers: str) -> int:
         url = f"http://127.0.0.1:{serving.port}/log-level/{level}"

@@ -85,6 +85,14 @@ async def test_the_api_server_says_who_it_is_and_whether_the_path_may_be_read() 
         assert reviews.asked[1][1]["groups"] == ["dev"]
 
 
+async def test_to_ask_a_question_is_another_right_than_to_read() -> None:
+    async with readers() as (pages, reviews):
+        assert await pages.may_read("/decisions", "ann's", HERE) is PageAccess.ALLOWED
+        assert await pages.may_ask("/decisions", "ann's", HERE) is PageAccess.FORBIDDEN
+        asked = [spec["nonResourceAttributes"]["verb"] for kind, spec in reviews.asked if kind == "SubjectAccessReview"]
+        assert asked == ["get", "post"]
+
+
 @pytest.mark.parametrize("audiences", [[], ["https://kubernetes.default.svc"]])
 async def test_a_token_for_the_api_server_itself_is_not_accepted(audiences: list[str]) -> None:
     async with readers() as (pages, reviews):

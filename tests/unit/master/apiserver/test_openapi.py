@@ -10,6 +10,7 @@ from openapi_spec_validator import validate
 from master.apiserver import openapi
 from master.apiserver.allocation_handlers import AllocationHandlers
 from master.apiserver.handlers import Handlers
+from master.apiserver.manifest_handlers import ManifestHandlers
 from master.apiserver.namespace_handlers import NamespaceHandlers
 from master.apiserver.platform_handlers import PlatformHandlers
 from master.apiserver.preview_handlers import PreviewHandlers
@@ -45,16 +46,22 @@ def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
     assert used == {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
 
 
+_CLASSES = (
+    Handlers,
+    AllocationHandlers,
+    ManifestHandlers,
+    NamespaceHandlers,
+    PlatformHandlers,
+    PreviewHandlers,
+)
+
+
 def test_every_route_is_in_the_document_and_has_a_handler() -> None:
     assert {(route.path, route.method.lower()) for route in ROUTES} == {
         (path, method) for path, method, _ in operations()
     }
     for route in ROUTES:
-        handlers = [
-            each
-            for each in (Handlers, AllocationHandlers, NamespaceHandlers, PlatformHandlers, PreviewHandlers)
-            if callable(getattr(each, route.handler, None))
-        ]
+        handlers = [each for each in _CLASSES if callable(getattr(each, route.handler, None))]
         assert len(handlers) == (not route.streams), route.handler
     names = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(names)) == len(names)

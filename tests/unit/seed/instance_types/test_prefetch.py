@@ -69,6 +69,9 @@ async def test_a_place_is_listed_once_for_all_its_clusters_and_then_every_size_i
     for name in azure.COSTS:
         assert await world.size(name) == name
     assert world.lists() == 1
+    for each in world.clusters:
+        ((_, types),) = world.cache.of_asker(each.metadata.uid)
+        assert set(types) >= set(azure.COSTS), "whoever asked, they are the types of this cluster, too"
 
 
 async def test_a_machine_that_comes_meanwhile_waits_for_the_same_list(world: World) -> None:

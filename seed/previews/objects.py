@@ -1,19 +1,15 @@
-"""What a file of manifests asks for: which objects, how many of each, and which pods and claims they make. Pure."""
+"""What manifests ask for: which objects, how many of each, and which pods and claims they make. Pure."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import yaml
 
-from cli.outcome import Failed
 from seed.machines import deployments
 from seed.machines.deployments import Deployment
-
-MOST = 64  # objects in a file
 
 MACHINES = ("cluster.k8s.io", "cluster.x-k8s.io")
 """Groups whose Machines are always asked about."""
@@ -72,18 +68,13 @@ class Manifest(msgspec.Struct, frozen=True):
         return (self.group, self.kind) in SCALED
 
 
-def read(text: str) -> list[Manifest]:
-    """Of YAML or JSON, also of a List. Raises Failed."""
-    try:
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Failed(f"the file is no YAML: {error}") from None
-    found = [_manifest(each) for document in documents for each in _objects(document)]
-    if not found:
-        raise Failed("there is no object in the file")
-    if len(found) > MOST:
-        raise Failed(f"there are {len(found)} objects in the file: ask for {MOST} at a time")
-    return found
+class InvalidManifest(Exception):
+    """`str()` says what is wrong with it, for whoever wrote it."""
+
+
+def of_documents(documents: Iterable[object]) -> list[Manifest]:
+    """Of decoded YAML or JSON, also of a List. Raises InvalidManifest."""
+    return [_manifest(each) for document in documents if document is not None for each in _objects(document)]
 
 
 def _objects(document: object) -> Iterator[object]:
@@ -96,18 +87,18 @@ def _objects(document: object) -> Iterator[object]:
 
 def _manifest(document: object) -> Manifest:
     if not isinstance(document, dict):
-        raise Failed("the file holds something that is no object of Kubernetes")
+        raise InvalidManifest("there is something that is no object of Kubernetes")
     api_version, kind, metadata = document.get("apiVersion"), document.get("kind"), document.get("metadata") or {}
     if not isinstance(api_version, str) or not isinstance(kind, str) or not isinstance(metadata, dict):
-        raise Failed("an object in the file has no apiVersion, kind or metadata")
+        raise InvalidManifest("an object has no apiVersion, kind or metadata")
     made = Manifest(api_version, kind, {**copy.deepcopy(document), "metadata": dict(metadata)})
     made.body.pop("status", None)
     for field in _SERVERS:
         made.body["metadata"].pop(field, None)
     if not isinstance(made.body.get("spec", {}), dict):
-        raise Failed(f"{made.shown}: its spec is no mapping")
+        raise InvalidManifest(f"{made.shown}: its spec is no mapping")
     if (made.group, kind) in _UNKNOWN:
-        raise Failed(f"{made.shown}: {_UNKNOWN[made.group, kind]}")
+        raise InvalidManifest(f"{made.shown}: {_UNKNOWN[made.group, kind]}")
     return made
 
 
@@ -138,11 +129,11 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def made_by(manifest: Manifest, after: Json, before: Json | None) -> Sequence[Made]:
-    """`after`: the workload as the API server has filled it in. `before`: as it is. Raises Failed."""
+    """`after`: the workload as the API server has filled it in. `before`: as it is. Raises InvalidManifest."""
     spec = after.get("spec", {})
     template = spec.get("template")
     if not isinstance(template, dict):
-        raise Failed(f"{manifest.shown} has no spec.template")
+        raise InvalidManifest(f"{manifest.shown} has no spec.template")
     more, note = _more(manifest, after, before)
     if not more:
         return ()
@@ -183,7 +174,7 @@ def _deployment(workload: Json) -> Deployment:
     try:
         return msgspec.json.decode(msgspec.json.encode(workload), type=Deployment)
     except msgspec.MsgspecError as error:
-        raise Failed(f"the Deployment cannot be read: {error}") from None
+        raise InvalidManifest(f"the Deployment cannot be read: {error}") from None
 
 
 def _pod(manifest: Manifest, template: Json) -> Manifest:

@@ -1,0 +1,1 @@
+"""What the agent tells the master for previews."""
