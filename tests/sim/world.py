@@ -325,7 +325,9 @@ class World:
         if after.reservations is not before.reservations and not fencing.is_closed(after):
             for (key, object_uid), kept in before.reservations.items():
                 name = name_of(key, object_uid)
-                if (key, object_uid) not in after.reservations and (thing := self.things.get(name)) is not None:
+                if (key, object_uid) in after.reservations or self._is_ahead(replica.api.name, uid, key, object_uid):
+                    continue
+                if (thing := self.things.get(name)) is not None:
                     followed = decided.sources.get(key)
                     self.truth.dropped(uid, thing, kept, self._seen(followed, name) if followed is not None else None)
         if after.used is before.used or after.used == before.used or after.epoch != before.epoch:
@@ -461,6 +463,16 @@ class World:
                 wish.answering.append((replica, answering))
 
         self.network.post(f"asks for {wish.thing.uid}{call and f', {call}'}", None, site.api, arrives)
+
+    def _is_ahead(self, seed: str, uid: str, source: str, object_uid: str) -> bool:
+        """A replica has admitted it from its block, which covers it until it is named."""
+        writers = (
+            handle.writer
+            for replica in self.sites[seed].replicas
+            for handle in replica.registry._handles.values()
+            if handle.writer.key.uid == uid
+        )
+        return any((source, object_uid) in writer.block.admitted for writer in writers)
 
     def _look_at_blocks(self, wish: Wish, site: Site, replica: Replica, quotas: list[Quota]) -> None:
         """What it has just admitted from its blocks."""
@@ -719,6 +731,9 @@ class World:
         for name, state in states.items():  # the admin says again what he had said
             if master.seeds.get(name) != state:
                 master.write_seed(name, state)
+        for project, organization in list(master.projects.items()):
+            if organization != self._organization(project):
+                master.write_project(project, self._organization(project))
 
     def _forget(self, uids: set[str]) -> None:
         """Quotas that had been deleted are back. What they had admitted before is like any other use now: seeds that
