@@ -2,7 +2,8 @@
 
 What was admitted from a block without a name came to exist within the in-flight window after the owner decided by it
 for the last time, or never will. So a block that has not changed for that long is replaced by what all sources have, by
-lists that began after that, in one write. While one of them cannot be listed, the block stays.
+lists that began after that, in one write. While one of them cannot be listed, or has an object whose size was never
+known, which may have been admitted from the block at any size, the block stays.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ class BlockCollector:
         return len(sources) == self._sources.number(quota) and all(
             self._accounts.may_count(quota, source)
             and source.problem is None
+            and not source.totals.guessed
             and source.listed_from > since
             and not (source.in_namespaces is not None and source.in_namespaces.doubtful(since))
             for source in sources

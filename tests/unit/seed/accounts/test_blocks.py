@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from common.kube.controller.store import Change
 from common.quota import account as accounts
 from common.quota import blocks, escrow
 from common.quota.account import Account, Reservation
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_usage_writer import KEY, WINDOW, Leading, leading, use
+from tests.unit.seed.kinds.machines.test_totals import machine
 from tests.unit.seed_world import nanos
 
 CPU = nanos("cpu=8")
@@ -94,6 +96,25 @@ async def test_a_block_stays_while_a_source_cannot_be_followed(monkeypatch: pyte
         for _ in range(3):
             await leader.counting._blocks.take(leader.world.handle(), quota, account)
         assert blocks.owners(leader.world.account())
+
+
+async def test_a_block_stays_while_the_size_of_something_that_came_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have been admitted from the block, at the size that its cloud told the replica."""
+    monkeypatch.setattr("seed.accounts.usage_writer.CHECK_INTERVAL", 0.02)
+    async with leading(monkeypatch) as leader:
+        await hold(leader, "gone", 1)
+        leader.source.totals.apply(Change(None, machine("unsized", None)))
+        demanded = leader.source.demanded
+        await eventually(lambda: leader.source.demanded > demanded)
+        leader.source.lists += 1
+        for _ in range(3):
+            await leader.counting._blocks.take(*_of(leader))
+        assert blocks.owners(leader.world.account())
+        leader.source.totals.apply(Change(machine("unsized", None), machine("unsized", "8")))
+        await eventually(lambda: not blocks.owners(leader.world.account()))
+        assert use(leader.world) == 8
 
 
 async def test_an_object_is_judged_once_each_replica_with_a_block_has_written(leader: Leading) -> None:
