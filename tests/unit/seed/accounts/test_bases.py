@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from common.api.types import UserCluster
 from common.kube.client.meta import ObjectMeta
@@ -72,8 +72,8 @@ class Web(Leading):
         return dict(self.world.account(NAME).used.get(KEY, {}))
 
 
-@asynccontextmanager
-async def web(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Web]:
+@pytest_asyncio.fixture
+async def found(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Web]:
     monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
     async with seed_world() as world:
         taking_part = {
@@ -91,62 +91,52 @@ async def web(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Web]:
         accounts.check(world.account(NAME))
 
 
-async def test_what_another_rests_on_stays_counted_until_that_came_or_never_will(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with web(monkeypatch) as found:
-        found.see("default", 40)
-        await eventually(lambda: found.used == nanos("pods=40"))
-        found.promises.unreachable = True
-        await found.claim("new", "pods=4", "pods=40")
-        found.lose("default")
-        await asyncio.sleep(4 * WINDOW)
-        assert found.used == nanos("pods=40")
-        found.promises.unreachable = False  # it never came
-        await eventually(lambda: not found.world.account(NAME).reservations)
-        await eventually(lambda: found.used == {})
+async def test_what_another_rests_on_stays_counted_until_that_came_or_never_will(found: Web) -> None:
+    found.see("default", 40)
+    await eventually(lambda: found.used == nanos("pods=40"))
+    found.promises.unreachable = True
+    await found.claim("new", "pods=4", "pods=40")
+    found.lose("default")
+    await asyncio.sleep(4 * WINDOW)
+    assert found.used == nanos("pods=40")
+    found.promises.unreachable = False  # it never came
+    await eventually(lambda: not found.world.account(NAME).reservations)
+    await eventually(lambda: found.used == {})
 
 
-async def test_when_it_is_seen_the_namespace_counts_with_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with web(monkeypatch) as found:
-        found.see("default", 40)
-        await eventually(lambda: found.used == nanos("pods=40"))
-        found.promises.unreachable = True
-        await found.claim("new", "pods=4", "pods=40")
-        found.lose("default")
-        found.see("new", 44)
-        await eventually(lambda: found.used == nanos("pods=44") and not found.world.account(NAME).reservations)
+async def test_when_it_is_seen_the_namespace_counts_with_what_is_there(found: Web) -> None:
+    found.see("default", 40)
+    await eventually(lambda: found.used == nanos("pods=40"))
+    found.promises.unreachable = True
+    await found.claim("new", "pods=4", "pods=40")
+    found.lose("default")
+    found.see("new", 44)
+    await eventually(lambda: found.used == nanos("pods=44") and not found.world.account(NAME).reservations)
 
 
-async def test_what_was_counted_for_a_claim_that_is_undone_is_counted_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with web(monkeypatch) as found:
-        found.see("default", 40)
-        await eventually(lambda: found.used == nanos("pods=40"))
-        found.promises.unreachable = True
-        admitted = await found.claim("new", "pods=4", "pods=40")
-        found.lose("default")
-        await asyncio.sleep(4 * WINDOW)
-        change = found.world.handle(NAME).writer.change
-        await change(lambda present: (reservations.cancel(present, "new-uid", admitted), None))
-        await eventually(lambda: found.used == {})
+async def test_what_was_counted_for_a_claim_that_is_undone_is_counted_no_more(found: Web) -> None:
+    found.see("default", 40)
+    await eventually(lambda: found.used == nanos("pods=40"))
+    found.promises.unreachable = True
+    admitted = await found.claim("new", "pods=4", "pods=40")
+    found.lose("default")
+    await asyncio.sleep(4 * WINDOW)
+    change = found.world.handle(NAME).writer.change
+    await change(lambda present: (reservations.cancel(present, "new-uid", admitted), None))
+    await eventually(lambda: found.used == {})
 
 
-async def test_what_goes_on_evidence_leaves_its_amount_where_another_rests_on_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_what_goes_on_evidence_leaves_its_amount_where_another_rests_on_it(found: Web) -> None:
     """It was created and deleted, and no watch has brought either."""
-    async with web(monkeypatch) as found:
-        found.promises.unreachable = True
-        await found.claim("gone", "pods=40")
-        await found.claim("new", "pods=4", "pods=40")
-        found.promises.generations["new-uid"] = 7
-        least: list[int] = []
-        stop = found.world.registry.on_account(
-            lambda name, account: (
-                least.append(accounts.use(account).get("pods", 0)) if account and name == NAME else None
-            )
-        )
-        found.promises.unreachable = False
-        await eventually(lambda: len(found.world.account(NAME).reservations) == 1)
-        stop()
-        assert min(least) == nanos("pods=44")["pods"]
+    found.promises.unreachable = True
+    await found.claim("gone", "pods=40")
+    await found.claim("new", "pods=4", "pods=40")
+    found.promises.generations["new-uid"] = 7
+    least: list[int] = []
+    stop = found.world.registry.on_account(
+        lambda name, account: least.append(accounts.use(account).get("pods", 0)) if account and name == NAME else None
+    )
+    found.promises.unreachable = False
+    await eventually(lambda: len(found.world.account(NAME).reservations) == 1)
+    stop()
+    assert min(least) == nanos("pods=44")["pods"]
