@@ -16,6 +16,7 @@ from common.api.conditions import count
 from common.api.types import USER_CLUSTERS, Seed, UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import object_names, resources
+from common.quota.names import OF_NO_CLUSTER
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, SeedUsage, spec_quota
 
@@ -154,7 +155,7 @@ def _beyond(line: SeedUsage, clusters: Mapping[str, Sequence[UserCluster]], limi
     for each in clusters[line.name]:
         counted = resources.add(counted, resources.parse(each.status.resource_usage))
     used = resources.parse(line.local_usage)
-    elsewhere = {"clusters", *object_names.of_objects(limits)}  # what is in namespaces is among the consumers by itself
+    elsewhere = OF_NO_CLUSTER | object_names.of_objects(limits)  # what is in namespaces is among the consumers
     names = limits.keys() - elsewhere
     return any(amount > counted.get(name, 0) for name, amount in used.items() if name in names)
 

@@ -18,6 +18,9 @@ BASE = frozenset({"cpu", "memory", "storage", "machines", "clusters"})
 PLAIN = ("cpu", "memory", "storage", "machines", "clusters", "servers", "gpus")
 """The names without a slash that a quota of a project or organization can limit: its CRD refuses others."""
 
+OF_NO_CLUSTER = frozenset({"clusters"})
+"""What a project has on a seed itself, in none of its clusters. So are the types that Allocations have."""
+
 DEVICES = frozenset({"nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi", "aws.amazon.com/neuron"})
 """What clouds' types of machines have. Where a Machine names its devices itself, as in KubeVirt, there are others."""
 

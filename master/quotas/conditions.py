@@ -13,6 +13,7 @@ from common.api.types import Condition, ResourceQuotaSpec
 from common.quota import quantity, resources
 from common.quota.names import MAX_COUNTERS
 from common.quota.resources import ResourceList
+from common.quota.use_text import usage_text
 from master.cache.objects import QuotaStatus
 from master.quotas import namespace_lines, stale_sources
 from master.quotas.countable import (
@@ -25,7 +26,6 @@ from master.quotas.countable import (
 )
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.stale_sources import age
-from master.quotas.use_text import usage_text
 
 NAMESPACES_NAMED = 32  # namespaces that a message names
 

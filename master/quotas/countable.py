@@ -19,10 +19,6 @@ MAX_KNOWN = 1024  # names; tenants choose them
 _TWICE = "another name counts the kind in another version"
 _ALIKE = 0.7  # of 1: how alike a name is to the one that was probably meant
 
-
-OF_NO_CLUSTER = frozenset({"clusters"})
-"""Beside Allocations, what a project has on the seed itself."""
-
 NOTHING_ALLOCATED = AllocatedTypes()
 
 
@@ -57,7 +53,7 @@ def unsupported(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALL
     machines = {name for name in spec.quota if names.of_machines(name)} - allocated.names
     machines = {name for name in machines if name in names.BASE or not object_names.is_of_core(name)}
     if spec.subject.clusters is not None:
-        return sorted(spec.quota.keys() - objects - (machines - OF_NO_CLUSTER))
+        return sorted(spec.quota.keys() - objects - (machines - names.OF_NO_CLUSTER))
     counted = objects | machines | allocated.in_use | (allocated.names if allocated.seed else frozenset())
     return sorted(spec.quota.keys() - counted)
 
@@ -76,7 +72,7 @@ def unsupported_text(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHIN
 def _why(found: Sequence[str], allocated: AllocatedTypes, subject: Subject) -> Iterator[str]:
     kind = subject.kind
     if subject.clusters is not None and kind != NAMESPACES:
-        in_none = [name for name in found if name in OF_NO_CLUSTER or name in allocated.names]
+        in_none = [name for name in found if name in names.OF_NO_CLUSTER or name in allocated.names]
         found = [name for name in found if name not in in_none]
         if in_none:
             yield (

@@ -12,12 +12,12 @@ from common.api.subject_text import subject_text
 from common.api.types import ResourceQuotaSpec
 from common.quota import resources, surge
 from common.quota.resources import ResourceList
+from common.quota.use_text import peak_text, usage_text
 from master.cache.objects import OverrideStatus, QuotaStatus, SeedUsage, Summary, SurgeStatus
 from master.quotas import conditions, namespace_lines, override_conditions
 from master.quotas.countable import uncounted
 from master.quotas.limits_fit import fitting, limits_fit
 from master.quotas.quota_view import QuotaView, SeedView
-from master.quotas.use_text import peak_text, usage_text
 
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
 _TROUBLE = {"Stale": 0, "Learning": 1, "Fenced": 2, "Withdrawing": 3, "NeverConnected": 4}

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from common.api.conditions import condition, some
 from common.api.types import Condition, ResourceQuotaSpec
 from common.quota import resources
+from common.quota.use_text import usage_text
 from master.cache.objects import AllocatedTypes, QuotaStatus
 from master.quotas.countable import NOTHING_ALLOCATED, in_use, of_objects, uncounted
-from master.quotas.use_text import usage_text
 
 MAX_USAGE = 16384  # characters of a summary
 

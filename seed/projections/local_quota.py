@@ -19,6 +19,7 @@ from common.quota import account as accounts
 from common.quota import blocks, names, resources
 from common.quota.account import Account, Reservation
 from common.quota.resources import ResourceList
+from common.quota.use_text import usage_text
 from seed.model.quota import NAMESPACES, Quota
 from seed.model.reserved_object import parse_object
 
@@ -28,8 +29,6 @@ LOCAL_ALLOCATIONS = Resource(
 )
 
 MASTER_SILENT = 90.0  # seconds; master/seeds/replicator.py gives three signs in them
-
-_BEYOND_A_CLUSTER = "clusters"  # is counted, but not in any of them
 
 
 class KnownQuota(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +105,8 @@ def by_namespace(
 def manifest(local: LocalQuota, namespace: str, current_time: str) -> dict[str, object]:
     """The object. `current_time`: when all amounts were last known to be current, RFC 3339; empty if never."""
     total = {"hard": wire_quantities(local.hard), "used": wire_quantities(local.used)}
-    summary = {"usage": _usage_text(local), "here": _here_text(local)}
+    unknown = local.hard.keys() - local.used.keys()  # nothing counts it, or the master has not said it yet
+    summary = {"usage": usage_text(local.used, local.hard, unknown), "here": _here_text(local)}
     status: dict[str, object] = {"total": total, "summary": summary}
     if local.here is not None:
         status["here"] = {"used": wire_quantities(local.here)}
@@ -131,7 +131,7 @@ def _here(account: Account, sources: Sequence[str], counted: list[str]) -> Resou
         return None
     reserved = (kept.amount for source in sources for kept in accounts.of_source(account, source).values())
     used = resources.total((*(account.used.get(source, {}) for source in sources), *reserved))
-    return {name: used.get(name, 0) for name in counted if name != _BEYOND_A_CLUSTER}
+    return {name: used.get(name, 0) for name in counted if name not in names.OF_NO_CLUSTER}
 
 
 def _stale(known: KnownQuota) -> str:
@@ -153,17 +153,8 @@ def _stale(known: KnownQuota) -> str:
     return ""
 
 
-def _usage_text(local: LocalQuota) -> str:
-    """What nothing counts, and what the master has not said yet, has no amount."""
-    return ", ".join(
-        f"{name} {resources.about(name, local.used[name]) if name in local.used else '?'}/"
-        f"{resources.shown(name, local.hard[name])[0]}"
-        for name in names.in_order(local.hard)
-    )
-
-
 def _here_text(local: LocalQuota) -> str:
     here = local.here
     if here is None:
-        return ", ".join(f"{name} ?" for name in names.in_order(local.hard) if name != _BEYOND_A_CLUSTER)
+        return ", ".join(f"{name} ?" for name in names.in_order(local.hard) if name not in names.OF_NO_CLUSTER)
     return ", ".join(f"{name} {resources.about(name, here[name])}" for name in names.in_order(here))

@@ -16,7 +16,7 @@ from cli.migration import namespaces as of_namespaces
 from common.quota import object_names, resources
 from common.quota.names import BASE, FURTHER, MAX_COUNTERS
 from common.quota.quantity import QuantityError, parse
-from master.quotas.use_text import peak_text, usage_text
+from common.quota.use_text import peak_text, usage_text
 from tests.unit.cli import test_migration as exported
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,6 @@ from common.api.types import Seed, SeedSpec
 from master.apiserver import previews
 from master.apiserver.previews import Calculation, FitsRequest, PreviewInput, WhereRequest
 from master.apiserver.problem import ProblemError
-from master.apiserver.serializers import MAX_AMOUNT
 from master.cache.objects import MasterQuota
 from master.quotas import placing
 from master.quotas.placing import Shaped

@@ -9,12 +9,12 @@ from common.api.label_selector import LabelSelector
 from common.api.subject_text import subject_text
 from common.api.types import AccountWait, Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
+from common.quota.use_text import peak_text, usage_text
 from master.cache.objects import OverrideStatus, QuotaStatus
 from master.quotas.grant_publisher import usage_stale
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.stale_sources import age
 from master.quotas.status import MAX_SEEDS, quota_status, same
-from master.quotas.use_text import peak_text, usage_text
 from master.reporting.seed_conditions import SeedHealth, seed_conditions, skewed
 
 NOW = "2026-11-20T10:00:00Z"

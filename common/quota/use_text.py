@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from common.quota import resources
+from common.quota import names, resources
 from common.quota.resources import ResourceList
-
-_FIRST = ("cpu", "memory", "storage", "machines", "clusters")
 
 
 def usage_text(use: ResourceList, limits: ResourceList, uncounted: Collection[str] = ()) -> str:
@@ -15,14 +13,14 @@ def usage_text(use: ResourceList, limits: ResourceList, uncounted: Collection[st
     return ", ".join(
         f"{name} {'?' if name in uncounted else resources.about(name, use.get(name, 0))}/"
         f"{resources.shown(name, limits[name])[0]}"
-        for name in _in_order(limits)
+        for name in names.in_order(limits)
     )
 
 
 def peak_text(use: ResourceList, limits: ResourceList) -> str:
     """The resource nearest to its limit. Percent are rounded down: 100% is full."""
     peak, most = "", -1
-    for name in _in_order(limits):
+    for name in names.in_order(limits):
         used, limit = use.get(name, 0), limits[name]
         if limit == 0 and used > 0:
             return f"{name} over 0"
@@ -30,7 +28,3 @@ def peak_text(use: ResourceList, limits: ResourceList) -> str:
         if percent > most:
             peak, most = f"{name} {percent}%", percent
     return peak
-
-
-def _in_order(names: ResourceList) -> list[str]:
-    return [name for name in _FIRST if name in names] + sorted(name for name in names if name not in _FIRST)
