@@ -13,14 +13,13 @@ from cli import reading, terminal
 from cli.connection import add_cluster, connected
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.seeds import fleet
-from cli.terminal import Column, add_output
+from cli.terminal import Column, add_output, seconds
 from common.api.labels import UID_LABEL
 from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
-from common.runtime.flags import duration
 from master.quotas import staleness
 
 REASONS = ("QuotaExceeded", "QuotaUnavailable", "MachineNotSized", "SeedLost", "UnknownProject")
@@ -81,7 +80,7 @@ class Denied(msgspec.Struct, frozen=True, omit_defaults=True):
 def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since",
-        type=_seconds,
+        type=seconds,
         default=3600.0,
         metavar="DURATION",
         help="age of the oldest refusal that is shown [default 1h]",
@@ -93,13 +92,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     fleet.add_master_namespace(parser)
     add_output(parser, "table", "wide", "json", "yaml")
     parser.set_defaults(run=run)
-
-
-def _seconds(raw: str) -> float:
-    try:
-        return duration(raw)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 async def run(options: argparse.Namespace) -> Printed:

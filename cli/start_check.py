@@ -17,8 +17,7 @@ import aiohttp
 from cli import definitions
 from cli.connection import add_cluster, add_namespace, connected
 from cli.outcome import Failed
-from cli.terminal import say
-from cli.uninstall import seconds
+from cli.terminal import say, seconds
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, NotFound
 from common.kube.controller.leader_election import LEASES

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from common.runtime.flags import duration
+
 CLEAR = "\x1b[H\x1b[2J"
 SHORTEST = 8  # characters that stay of a cell
 
@@ -29,6 +31,13 @@ def add_output(parser: argparse.ArgumentParser, *formats: str) -> None:
     """The option for the format of what is printed. The first of them is the default."""
     named = f"{', '.join(formats[:-1])} or {formats[-1]}"
     parser.add_argument("-o", "--output", choices=formats, default=formats[0], help=f"{named} [default {formats[0]}]")
+
+
+def seconds(raw: str) -> float:
+    try:
+        return duration(raw)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def say(text: str) -> None:

@@ -16,12 +16,11 @@ from msgspec.structs import replace
 
 from cli.connection import add_cluster, add_namespace, connected
 from cli.outcome import Failed
-from cli.terminal import say
+from cli.terminal import say, seconds
 from common.api.labels import UNINSTALL_ANNOTATION, UNINSTALLED_ANNOTATION
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import Conflict, NotFound
 from common.kube.controller.leader_election import LEASES, SINCE_ANNOTATION, LeaseObject
-from common.runtime.flags import duration
 
 LEASE = "seedquota-seed"
 PAUSE = 0.5  # seconds
@@ -58,13 +57,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     )
     seed.add_argument("--undo", action="store_true", help="let the agents create the webhooks again")
     seed.set_defaults(run=run)
-
-
-def seconds(raw: str) -> float:
-    try:
-        return duration(raw)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 async def run(options: argparse.Namespace) -> str:

@@ -15,8 +15,7 @@ from cli.doctor.leases import leases
 from cli.doctor.report import Report
 from cli.outcome import DONE, STALE, Failed, Printed
 from cli.seeds import fleet
-from cli.terminal import add_output
-from cli.uninstall import seconds
+from cli.terminal import add_output, seconds
 from common.api.labels import UID_LABEL
 from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster

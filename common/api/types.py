@@ -212,7 +212,7 @@ class Organization(Object, frozen=True, kw_only=True):
     status: OrganizationStatus = msgspec.field(default_factory=OrganizationStatus)
 
 
-MAX_AMOUNT = 2**53 - 1
+MAX_AMOUNT = 2**53 - 1  # what every reader of JSON has exactly
 Amount = Annotated[int, msgspec.Meta(ge=0, le=MAX_AMOUNT)]
 
 

@@ -14,10 +14,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from common.api.types import AllocatedResource, AllocationSpec
+from common.api.types import MAX_AMOUNT, AllocatedResource, AllocationSpec
 from common.api.types import Allocation as Stored
 from master.apiserver.problem import invalid
-from master.apiserver.serializers import MAX_AMOUNT, MAX_TYPES, Allocated, Name, ReadOnly, SubjectName, Type
+from master.apiserver.serializers import MAX_TYPES, Allocated, Name, ReadOnly, SubjectName, Type
 
 MAX_AT_ONCE = 100  # allocations in one request
 NAME_ANNOTATION = "seedquota.io/display-name"

@@ -13,12 +13,11 @@ from typing import Annotated, Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from common.api.types import Seed
+from common.api.types import MAX_AMOUNT, Seed
 from common.quota import names, resources
 from common.quota.resources import ResourceList
 from master.apiserver.problem import escape, invalid
 from master.apiserver.serializers import (
-    MAX_AMOUNT,
     MAX_TYPES,
     AnswerBody,
     Body,

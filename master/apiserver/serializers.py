@@ -14,7 +14,7 @@ from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
 from common.api.labels import DEFAULT_LABEL
 from common.api.seed_selector import SeedSelector
-from common.api.types import CatalogueEntry
+from common.api.types import MAX_AMOUNT, CatalogueEntry
 from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
@@ -26,7 +26,6 @@ from master.grants.overrides import shown_limits, shown_overrides
 from master.quotas import staleness
 from master.tenancy import quota_allocations
 
-MAX_AMOUNT = 2**53 - 1  # what every reader of JSON has exactly
 MAX_TYPES = 64  # as the CRD has it
 GIGA = 10**9
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from common.api.cluster_identity import NAMESPACES
 from common.api.conditions import condition
 from common.api.labels import API_VERSION, MANAGED_BY_LABEL, ORGANIZATION_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError
 from common.kube.client.meta import Object, ObjectMeta, OwnerReference
-from common.kube.client.resource import Resource
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
@@ -30,8 +30,6 @@ PREFIX = "org-"
 TIMEOUT = 30.0  # seconds for one organization
 LIST_SOON = 0.2  # ... until another look whether namespaces were listed
 LOOK_AGAIN = 30.0  # ... until a namespace that cannot be used now is looked at again
-
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Object)
 
 
 class OrganizationNamespaces:

@@ -156,7 +156,7 @@ class _Answer(msgspec.Struct, rename="camel"):
     kind: str = "AdmissionReview"
 
 
-_UID = re.compile("[0-9A-Za-z-]{1,64}")
+UID = re.compile("[0-9A-Za-z-]{1,64}")
 _NAME = re.compile("[0-9a-z.-]{1,253}")
 _KEY = re.compile("[0-9a-z-]{1,63}/[0-9a-z.-]{1,253}")
 
@@ -180,9 +180,7 @@ def patience(query: str) -> float:
 
 def is_named(subject: Object, *, namespaced: bool = True) -> bool:
     """As every API server names what it sends. A tenant knows its cluster's URL, and accounts keep what it sends."""
-    return bool(
-        _UID.fullmatch(subject.metadata.uid) and (_KEY if namespaced else _NAME).fullmatch(subject.metadata.key)
-    )
+    return bool(UID.fullmatch(subject.metadata.uid) and (_KEY if namespaced else _NAME).fullmatch(subject.metadata.key))
 
 
 def has_name(metadata: ObjectMeta) -> bool:

@@ -42,6 +42,7 @@ from common.runtime.unexpected import kept_task
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import FRESH
+from seed.kinds.namespaces.evaluators.object_count import NOT_READ
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.model.selected_namespaces import EVERY, ByLabel, picks
@@ -50,7 +51,6 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 10.0  # seconds between two looks whether the kubeconfig has changed, while its connection does not work
 TIMEOUT = 5.0  # ... for one request: a read may be waited for by an admission
-NOT_READ = "-"  # no field of an object has this name
 MOST = 128 * 2**20  # bytes that the namespaces of one cluster may take: its tenants write their labels
 EMPTY, OF_TEXT = 1000, 60  # bytes that one takes, and each of its labels' texts beside its characters
 

@@ -27,7 +27,7 @@ from seed.kinds.namespaces.evaluators.namespaced import AsSent, NamespacedEvalua
 from seed.kinds.namespaces.evaluators.registry import evaluator_of
 from seed.model.source_key import OWN_API_SERVER
 from seed.webhooks.endpoint import Question, Webhook, WebhookAnswer
-from seed.webhooks.review import MAX_NAME, RawRequest, RawReview, TooManyNames
+from seed.webhooks.review import MAX_NAME, UID, RawRequest, RawReview, TooManyNames
 
 MAX_QUOTES = 60_000
 """In a review of what is decoded as more than its name: two for each name and text."""
@@ -37,7 +37,6 @@ KINDS |= {RESOURCE_CLAIMS: "ResourceClaim", resource_quotas.EVALUATOR.resource: 
 NAMESPACE = "Namespace"
 OTHER = "Object"  # in metrics: tenants choose the kinds of custom resources
 
-_UID = re.compile("[0-9A-Za-z-]{1,64}")
 _NAMESPACE = re.compile("[0-9a-z-]{1,63}")
 _NAME = re.compile(rf"(?!\.{{1,2}}\Z)[^/%]{{1,{MAX_NAME}}}")
 """What can be a part of a path. Of Roles and the like API servers ask no more."""
@@ -131,8 +130,8 @@ class NamespacedObjectWebhook(Webhook[Object]):
             return True  # nothing of it is kept
         metadata = question.new.metadata
         if _of_namespace(question.head):
-            return bool(_UID.fullmatch(metadata.uid) and _NAMESPACE.fullmatch(metadata.name))
-        has_place = _UID.fullmatch(metadata.uid) and _NAMESPACE.fullmatch(metadata.namespace)
+            return bool(UID.fullmatch(metadata.uid) and _NAMESPACE.fullmatch(metadata.name))
+        has_place = UID.fullmatch(metadata.uid) and _NAMESPACE.fullmatch(metadata.namespace)
         # API servers take control characters in such names: of no use but to mislead whoever reads them.
         return bool(has_place and _NAME.fullmatch(metadata.name) and metadata.name.isprintable())
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from common.api.types import Seed, SeedSpec
+from common.api.types import MAX_AMOUNT, Seed, SeedSpec
 from master.apiserver import previews
 from master.apiserver.previews import Calculation, FitsRequest, PreviewInput, WhereRequest
 from master.apiserver.problem import ProblemError
