@@ -164,6 +164,9 @@ KNOWN = (
 )
 FIELD = "sum.databases.v1.example.com/spec.replicas"
 INTEGER = "the number of objects or devices must be an integer, since they are counted"
+OF_TENANTS = (
+    "machines, storage, instances.TYPE, clusters, servers and gpus are for quotas of projects and organizations"
+)
 UNIT = "memory and storage are counted in bytes; write the unit"
 NEGATIVE = "a limit cannot be negative; 0 allows none, and a resource that is not named is unlimited"
 NEEDS_SELECTOR = "kind namespaces needs a selector, and only kind namespaces has one"
@@ -208,6 +211,14 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         ),
         (namespaces(quota={"limits.hugepages-2Mi": "5"}), "spec", "do not know: limits.hugepages-2Mi;"),
         (allocation(pod="5"), "spec.allocation.hard", "hard names a resource that core quotas do not know: pod;"),
+        (namespaces(quota={"machines": "5"}), "spec", "do not know: machines; known are pods,"),
+        (namespaces(quota={"clusters": "5"}), "spec", OF_TENANTS),
+        (allocation(servers="5"), "spec.allocation.hard", OF_TENANTS),
+        (allocation(pods="1.5"), "spec.allocation.hard", INTEGER),
+        (allocation(**{"requests.memory": "512m"}), "spec.allocation.hard", "requests.memory: only cpu is counted in"),
+        (settings({"quota": {"pods": "1.5"}}), "spec.defaults.project", INTEGER),
+        (settings({"quota": {"sum.a/spec.b": "5"}}), "spec.defaults.project", "write sum.RESOURCE.VERSION.GROUP/spec."),
+        (settings({"quota": {"surge.a/b": "5"}}), "spec.defaults.project", "begins with 'surge.'"),
         (project_quota(quota={"cpus": "64"}), "spec", f"quota names an unknown resource: cpus; {KNOWN}"),
         (project_quota(quota={"pod": "64"}), "spec", "quota names an unknown resource: pod; known are"),
         (project_quota(quota={"instances.M5": "4"}), "spec", "unknown resource: instances.M5; known are"),

@@ -23,6 +23,11 @@ def quota(name: str, subject: dict, **limits: str) -> dict:
     return {"apiVersion": API_VERSION, "kind": "ResourceQuota", "metadata": {"name": name}, "spec": spec}
 
 
+def allocation(**hard: str) -> dict:
+    spec = {"selector": {"matchLabels": {"owner": "ann"}}, "allocation": {"hard": hard}}
+    return {"apiVersion": API_VERSION, "kind": "ResourceQuotaAllocation", "metadata": {"name": "ann"}, "spec": spec}
+
+
 def of_namespaces(selector: dict, **more: object) -> dict:
     return quota(NAMESPACES_QUOTA, {"kind": "namespaces", "selector": selector, **more})
 
@@ -67,8 +72,9 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
             **quota("org-acme", {"kind": "organization", "name": "acme"}, cpu="24"),
             "status": {"fits": {"least": {"cpu": "24"}}},
         },
+        {**allocation(pods="50", **{"requests.cpu": "20"}), "status": {"allocated": {"used": {"pods": "30"}}}},
     ]
-    for kind in ("resourcequotas", "quotasettings", "seeds", "projects", "organizations"):
+    for kind in ("resourcequotas", "resourcequotaallocations", "quotasettings", "seeds", "projects", "organizations"):
         await api.call("DELETE", f"/apis/{API_VERSION}/{kind}")  # what other tests have left would be warned of, too
     for body in stored:
         await api.store(body)
@@ -78,6 +84,9 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
         while not (await api.create(of_namespaces(by_name("Exists")))).warnings:
             await asyncio.sleep(0.1)
         while len((await api.create(settings({"clusters": ALLOCATIONS}))).warnings) < 2:
+            await asyncio.sleep(0.1)
+        below = {"spec": {"allocation": {"hard": {"pods": "1"}}}}
+        while not (await api.patch(allocation(), below)).warnings:
             await asyncio.sleep(0.1)
         unfit = {"spec": {"quota": {"cpu": "25"}}}
         while not (await api.patch(quota("project-alpha", {}), unfit)).warnings:
@@ -153,6 +162,16 @@ async def test_a_limit_below_what_is_used_is_warned_of(warned: Api, limits: dict
     assert answer.status == 200
     assert bool(told) == bool(answer.warnings)
     assert all(told in text for text in answer.warnings)
+
+
+@pytest.mark.parametrize(
+    ("hard", "told"),
+    [({"pods": "29"}, "promised than the limit: pods=30 of 29;"), ({"pods": "30"}, ""), ({"requests.cpu": "1"}, "")],
+)
+async def test_an_allocation_below_what_is_promised_is_warned_of(warned: Api, hard: dict[str, str], told: str) -> None:
+    answer = await warned.patch(allocation(), {"spec": {"allocation": {"hard": hard}}})
+    assert answer.status == 200, answer.body
+    assert [told in text for text in answer.warnings] == [True] * bool(told)
 
 
 def settings(sides: dict[str, str], said: str = "") -> dict:
