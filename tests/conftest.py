@@ -29,6 +29,7 @@ os.environ.setdefault("GOGC", "400")
 # By folders and files below tests/, those that take longest first. What is not named comes as it is collected.
 LONGEST = (
     "integration/cluster_api",
+    "integration/tenancy",
     "integration/installed/test_programs.py",
     "integration/installed/test_redis_programs.py",
     "integration/installed/test_default_quotas.py",
@@ -58,7 +59,7 @@ LONGEST = (
 )
 UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 120  # a loop without an end takes all memory before the ten minutes of others are over
-TOGETHER = "/integration/cluster_api/"  # these share one installation, which no other process is to start as well
+TOGETHER = ("/integration/cluster_api/", "/integration/tenancy/")  # each shares one installation, in one process
 INSTALLED = "/integration/installed/"  # each process that runs one of these starts an installation for all of them
 
 
@@ -84,7 +85,7 @@ def pytest_collection_finish() -> None:
 class BySharedInstallation(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return TOGETHER if TOGETHER in file else file
+        return next((folder for folder in TOGETHER if folder in file), file)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         """Half of the processes get an installation. The others get what needs none, as long as there is some."""

@@ -28,6 +28,7 @@ These pages are written by hand:
 - [Commands](commands.md) that show quotas, seeds and problems
 - [What a Machine costs](providers.md): the fields that count for each provider
 - [HTTP API](http-api.md): routes, errors, rights
+- [What each quota does with each resource](quota-matrix.md), with the messages
 - [What happens when objects change](object-changes.md)
 - [Guarantees](guarantees.md), their [assumptions](assumptions.md) and their [verification](verification.md)
 - The [protocol](protocol.md), and [security](security.md)
