@@ -29,6 +29,7 @@ from master.apiserver.allocation_handlers import AllocationHandlers
 from master.apiserver.auth import Identities, Rights, bearer, from_another_site, unauthenticated
 from master.apiserver.call import Call, RouteResponse, of_api_error
 from master.apiserver.client_certificates import user_of
+from master.apiserver.cluster_handlers import ClusterHandlers
 from master.apiserver.conditions import COMPRESSED, Preconditions, tag_of
 from master.apiserver.encoding import LARGE, compressed, takes_gzip
 from master.apiserver.events import Events
@@ -91,6 +92,7 @@ class App:
             Handlers(cluster, caches, allocations, self.rights, prefix),
             AllocationHandlers(cluster, caches, allocations, self.rights),
             PreviewHandlers(caches, self.rights, agents),
+            ClusterHandlers(caches, self.rights, agents),
             ManifestHandlers(caches, self.rights, agents),
             NamespaceHandlers(caches, self.rights, agents),
             PlatformHandlers(cluster, caches, self.rights),

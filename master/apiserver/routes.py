@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from master.apiserver import allocation_types as allocations
-from master.apiserver import decisions, namespace_lists, previews
+from master.apiserver import decisions, previews
 from master.apiserver import serializers as types
+from master.apiserver.consumer_routes import CONSUMERS
 from master.apiserver.override_types import OverridesUpdate
 from master.apiserver.platform_routes import PLATFORM
 from master.apiserver.preview_routes import PREVIEWS_OF_SEEDS
@@ -44,15 +45,6 @@ _LIMIT = Parameter(
 )
 _CONTINUE = Parameter(
     "continue", "From the Link of the answer before", {"type": "string", "pattern": f"^{NAME.pattern}$"}
-)
-
-_NAMESPACES = Parameter(
-    "limit", "Namespaces in one answer", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 100}
-)
-_AFTER = Parameter(
-    "continue",
-    "From the Link of the answer before",
-    {"type": "string", "pattern": f"^{namespace_lists.POSITION}$"},
 )
 
 _ALLOCATION = "/api/v1/organizations/{organization}/projects/{project}/allocations/{id}"
@@ -308,21 +300,7 @@ ROUTES = (
         problems=(403, 404),
         headers=_ETAG,
     ),
-    Route(
-        "GET",
-        "/api/v2/quotas/{name}/namespaces",
-        "list_quota_namespaces",
-        "What each namespace uses of a quota, on all seeds",
-        "In order of seeds, clusters and names. A page of at most `limit`, which may have fewer namespaces, or none. "
-        "The header `Link` has the next page. The agents of the seeds count them, and are asked. What is being created "
-        "is not part of it. `notAsked` has the seeds that could not be asked for this page: their namespaces are "
-        "missing. `notCurrent` has clusters that cannot be reached now, or are not counted yet.",
-        "Quotas",
-        namespace_lists.QuotaNamespaces,
-        query=(_NAMESPACES, _AFTER),
-        problems=(403, 404),
-        headers=_LIST,
-    ),
+    *CONSUMERS,
     Route(
         "PUT",
         "/api/v2/quotas/{name}",

@@ -59,6 +59,7 @@ class Page:
             f"/organizations/{_NAME}": pages.organization,
             f"/projects/{_NAME}/machinetypes": fitting.machine_types,
             f"/projects/{_NAME}/refusals": partial(lookups.refusals, "project"),
+            f"/quotas/{_NAME}/clusters": lookups.quota_clusters,
             f"/quotas/{_NAME}/refusals": partial(lookups.refusals, "quota"),
             f"/organizations/{_NAME}/allocations": lookups.allocations,
             "/decisions": lookups.decision,

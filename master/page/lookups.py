@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Literal, TypeVar
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from master.apiserver.allocation_types import Allocation
 from master.apiserver.call import RouteResponse
+from master.apiserver.cluster_lists import QuotaClusters
 from master.apiserver.decisions import Decision, Refusals
 from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME, PATTERNS
 from master.page.handlers import Asked, Shown
+from master.page.views import quota_clusters
 
 _T = TypeVar("_T")
 
@@ -66,6 +69,21 @@ class Lookups:
         values = {"id": id, "seed": seed, "found": found, "problem": problem}
         call = f"GET /api/v1/decisions/{id}" if found is not None else ""
         return Shown("decision.html", "Why was it refused?", values, found.command if found else "", call, events="")
+
+    async def quota_clusters(self, asked: Asked) -> Shown:
+        """The user clusters that use most of a quota."""
+        name = asked.names["name"]
+        try:
+            answer = await asked.ask("list_quota_clusters", asked.user, parameters={"name": name})
+        except ProblemError as problem:
+            if problem.status != 403:
+                raise
+            raise ProblemError(404, f"there is no quota {name}, or you cannot see it") from None
+        found = _as(QuotaClusters, answer)
+        values = {"name": name, "found": found, "rest": quota_clusters.shown(found.rest)}
+        values |= {"lines": quota_clusters.lines(found, datetime.now(UTC))}
+        command, call = f"kubectl seedquota consumers {name} --all-seeds", f"GET /api/v2/quotas/{name}/clusters"
+        return Shown("quota_clusters.html", f"User clusters of {name}", values, command, call, events="")
 
     async def refusals(self, kind: Literal["quota", "project"], asked: Asked) -> Shown:
         """What a quota refused lately, or was refused in a project."""

@@ -8,7 +8,7 @@ may see it: it decides nothing here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from common.api.types import Seed
@@ -31,6 +31,10 @@ MAX_ANSWER = 256 * 1024  # bytes; a decision of one that is not refused by many 
 NO_RIGHT = "the master may not ask the agents there"
 
 
+Ask = Callable[[str, Cluster], Awaitable[None]]
+"""What is asked of a seed, by its name and a connection. Raises ApiError."""
+
+
 @dataclass
 class Found:
     """Each answer with its seed. `nothing`: seeds with an agent that has nothing there. `not_asked`: seeds that could
@@ -51,43 +55,52 @@ class AgentPages:
     async def find(self, asked: Sequence[tuple[Seed, str]], user: str, question: bytes | None = None) -> Found:
         """What the agents of each seed have at its path, or answer to a question. `user`: for whom. It ends by
         itself."""
-        found = Found()
+        found, paths = Found(), {seed.metadata.name: path for seed, path in asked}
+
+        async def ask(seed: str, cluster: Cluster) -> None:
+            await self._ask(seed, cluster, paths[seed], question, found)
+
+        found.not_asked |= await self.on_each([seed for seed, _ in asked], user, ask)
+        return found
+
+    async def on_each(self, seeds: Sequence[Seed], user: str, ask: Ask, no_right: str = NO_RIGHT) -> dict[str, str]:
+        """Why which of them could not be asked; `no_right`: where the API server refuses it. `user`: for whom. It ends
+        by itself."""
+        failed: dict[str, str] = {}
         some = asyncio.Semaphore(SEEDS_AT_A_TIME)
 
-        async def one(seed: Seed, path: str) -> None:
+        async def one(seed: Seed) -> None:
+            name = seed.metadata.name
             async with some:
                 try:
                     async with asyncio.timeout(SEED_SECONDS):
-                        await self._ask(seed, path, question, found)
+                        cluster = await self._connection(seed)
+                        try:
+                            await ask(name, cluster)
+                        finally:
+                            await cluster.close()
                 except TimeoutError:
-                    found.not_asked[seed.metadata.name] = "it does not answer"
+                    failed[name] = "it does not answer"
+                except InvalidKubeconfig as error:
+                    failed[name] = str(error)
+                except ApiError as error:
+                    failed[name] = no_right if isinstance(error, Forbidden) else error.message
 
         await self._places.take(user)
         try:
             async with asyncio.TaskGroup() as group:
-                for seed, path in asked:
-                    group.create_task(one(seed, path))
+                for seed in seeds:
+                    group.create_task(one(seed))
         finally:
             self._places.give_back()
-        return found
+        return failed
 
-    async def _ask(self, seed: Seed, path: str, question: bytes | None, found: Found) -> None:
-        name = seed.metadata.name
-        try:
-            cluster = await self._connection(seed)
-        except InvalidKubeconfig as error:
-            found.not_asked[name] = str(error)
-            return
-        try:
-            namespace = self._namespace_of(cluster)
-            pods = await running_pods(cluster, namespace)
-            agents = Agents(cluster, namespace, pods[:MAX_AGENTS], await agents_token(cluster, namespace, TIMEOUT))
-            answers = await agents.ask(path, timeout=TIMEOUT, max_answer=MAX_ANSWER, question=question)
-        except ApiError as error:
-            found.not_asked[name] = NO_RIGHT if isinstance(error, Forbidden) else error.message
-            return
-        finally:
-            await cluster.close()
+    async def _ask(self, name: str, cluster: Cluster, path: str, question: bytes | None, found: Found) -> None:
+        """Raises ApiError."""
+        namespace = self._namespace_of(cluster)
+        pods = await running_pods(cluster, namespace)
+        agents = Agents(cluster, namespace, pods[:MAX_AGENTS], await agents_token(cluster, namespace, TIMEOUT))
+        answers = await agents.ask(path, timeout=TIMEOUT, max_answer=MAX_ANSWER, question=question)
         found.answers += [(name, answer.content) for answer in answers if answer.content is not None]
         if any(answer.content is None and not answer.problem for answer in answers):
             found.nothing.add(name)

@@ -9,6 +9,7 @@ from playwright.async_api import Browser, expect
 
 from devcluster.install import GROUP_PATH
 from devcluster.load import Outcome, Size
+from tests.integration.installed.site import until
 from tests.integration.page.place import EVIL, NOBODY, OPERATOR, TENANT, Place
 from tests.integration.page.test_page import accessible
 
@@ -211,3 +212,28 @@ async def test_allocations_are_listed_with_the_rights_of_the_http_api(place: Pla
         "/quotas/project-secret/refusals",
     ):
         assert (await place.get(path, TENANT))[0] == 404
+
+
+async def test_the_user_clusters_that_use_most_of_a_quota_are_asked_of_the_seeds(
+    place: Place, browser: Browser
+) -> None:
+    """With the rights that the master has on every seed."""
+
+    async def listed() -> None:
+        status, text, _ = await place.get("/quotas/project-alpha/clusters", OPERATOR)
+        assert status == 200 and "Not every seed was asked" not in text, text
+        assert re.search(rf"/{name}</th>.*cpu <strong><span>[0-9]+ cores", text), text
+
+    name = next(iter(place.installed.user_clusters.values()))
+    await until(listed, 60)
+    async with place.looking(browser, OPERATOR) as window:
+        await window.open("/quotas/project-alpha")
+        await window.page.get_by_role("link", name="User clusters with the most").click()
+        await expect(window.page.locator("#clusters")).to_contain_text(f"/{name}", timeout=15_000)
+        assert window.page.url.endswith("/quotas/project-alpha"), "it comes into the page"
+        await accessible(window)
+    answer = await place.get("/api/v2/quotas/project-alpha/clusters?limit=1", OPERATOR)
+    assert answer[0] == 200 and '"notAsked":""' in answer[1], answer
+    for path in ("/quotas/project-alpha/clusters", "/quotas/none/clusters"):
+        assert (await place.get(path, TENANT))[0] == 404
+    assert (await place.get("/api/v2/quotas/project-alpha/clusters", TENANT))[0] == 403

@@ -27,6 +27,7 @@ VIEWS = {
     "/quotas/project-alpha/edit": "An empty field removes the limit",
     "/quotas/project-alpha/raise": "in force until the time that you give",
     "/projects/alpha/fits": "Nothing is reserved",
+    "/quotas/project-alpha/clusters": "User clusters with the most",
     "/quotas/project-alpha/fits": "Only this quota is asked",
     "/projects/alpha/machinetypes": "Not every seed was asked",
     "/organizations/acme/allocations": "Nothing is allocated",

@@ -9,6 +9,7 @@ from openapi_spec_validator import validate
 
 from master.apiserver import openapi
 from master.apiserver.allocation_handlers import AllocationHandlers
+from master.apiserver.cluster_handlers import ClusterHandlers
 from master.apiserver.handlers import Handlers
 from master.apiserver.manifest_handlers import ManifestHandlers
 from master.apiserver.namespace_handlers import NamespaceHandlers
@@ -49,6 +50,7 @@ def test_every_reference_leads_somewhere_and_every_schema_is_used() -> None:
 _CLASSES = (
     Handlers,
     AllocationHandlers,
+    ClusterHandlers,
     ManifestHandlers,
     NamespaceHandlers,
     PlatformHandlers,
