@@ -23,6 +23,7 @@ from master.seeds.link import Run
 
 RECALL_PATIENCE = 1.0  # seconds after which a seed that does not react to a recall counts as out of reach
 OVERRIDES_EVERY = 600.0  # seconds between looks at the clock, which may be set, while an override will end
+MAX_TOKEN = 64  # characters; the schema has the same
 JUST_GRANTED = 0.1  # seconds that a seed has to use what it asked for before another's ask takes it back
 
 
@@ -59,7 +60,7 @@ class SeedAccount:
         wire, grant = copy.status.account, copy.status.grant
         if not self.met:
             self.met, self.shown = True, grant_from_wire(grant)
-            self.withdrawn = grant.withdrawn  # a master before this one has begun that
+            self.withdrawn = grant.withdrawn[:MAX_TOKEN]  # a master before this one has begun that
         if wire == self.wire:
             return False
         if not wire.incarnation:

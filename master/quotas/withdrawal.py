@@ -64,7 +64,7 @@ def has_given_back(state: QuotaState, ledger: MasterLedger, link: SeedLink) -> b
 
 
 def _is_withdrawn(state: QuotaState, ledger: MasterLedger, link: SeedLink) -> bool:
-    if link.lost:
+    if link.lost or state.spec.subject.seeds is None:  # whatever a seed has written into its copy
         return False
     account = state.account(link.name)
     begun = bool(account.withdrawn) and not account.settled  # a copy that is there by now is of another time

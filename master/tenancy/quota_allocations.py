@@ -45,18 +45,19 @@ def quota_name(allocation: str) -> str:
 
 def desired_spec(allocation: QuotaAllocation) -> dict[str, object]:
     """Whole: what somebody added to the quota's goes."""
-    promised, clusters = allocation.spec.get("allocation"), allocation.spec.get("clusters")
+    spec, promised = allocation.spec, allocation.spec.get("allocation")
+    parts: dict[str, object] = {part: spec[part] for part in ("clusters", "seeds") if spec.get(part) is not None}
     limits = promised if isinstance(promised, dict) else {}
     return {
         "subject": {
             "kind": "namespaces",
-            "selector": allocation.spec.get("selector"),
-            **({"clusters": clusters} if clusters is not None else {}),
+            "selector": spec.get("selector"),
+            **parts,
             "counts": RESOURCE_QUOTAS_ALONE,
         },
         "quota": limits.get("hard"),
         **{name: limits[name] for name in ("scopes", "scopeSelector") if name in limits},
-        "enforcement": allocation.spec.get("enforcement", "deny"),
+        "enforcement": spec.get("enforcement", "deny"),
         "warnAtPercent": 90,
     }
 

@@ -520,6 +520,7 @@ LOST = seed(state="Lost", confirmLost="its machines are gone")
 IMMUTABLE_SUBJECT = "the subject cannot be changed; create another quota for the other subject, then delete this one"
 IMMUTABLE_SCOPES = "scopes cannot be changed; create another quota with the other scopes, then delete this one"
 IMMUTABLE_CLUSTERS = "clusters cannot be changed; create another allocation for the other clusters"
+IMMUTABLE_SEEDS = "seeds cannot be changed; create another allocation for the other seeds"
 IMMUTABLE_ORGANIZATION = "a project's organization can be set once and not be changed or removed later"
 NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluster again under a new name"
 
@@ -558,7 +559,9 @@ NO_WAY_BACK = "a lost seed never comes back; delete this Seed and add the cluste
         (named(namespaces(), "s5"), {"subject": {"clusters": None}}, "spec.subject", IMMUTABLE_SUBJECT),
         (named(namespaces(), "s6"), {"scopes": ["Terminating"]}, "spec", IMMUTABLE_SCOPES),
         (named(namespaces(), "s7"), {"scopeSelector": None}, "spec", IMMUTABLE_SCOPES),
+        (named(namespaces(), "s9"), {"subject": {"seeds": {"names": ["eu-1"]}}}, "spec.subject", IMMUTABLE_SUBJECT),
         (allocation(pods="1"), {"clusters": {"matchLabels": {"tier": "prod"}}}, "spec", IMMUTABLE_CLUSTERS),
+        (named(allocation(pods="1"), "s10"), {"seeds": {"names": ["eu-1"]}}, "spec", IMMUTABLE_SEEDS),
         (
             named(overridden({"cpu": "128"}), "s8"),
             {"overrides": [{"until": NOW, "quota": {"cpu": "32"}}]},

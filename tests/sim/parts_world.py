@@ -12,6 +12,7 @@ from common.quota import fencing
 from common.quota.account import Account
 from tests.sim import servers
 from tests.sim.checks import Thing
+from tests.sim.seed_side import Replica
 from tests.sim.servers import ELSEWHERE, Source, Spec
 from tests.sim.world import Site, World
 
@@ -30,6 +31,10 @@ class PartsWorld(World):
 
     def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         return super().there(site, subject, without) if self._is_picked(site.name) else {}
+
+    def _still_limiting(self, replica: Replica, there: set[str]) -> set[str]:
+        """A replica that was paused may have heard meanwhile that one is withdrawn."""
+        return there & set(replica.view.limits.values())
 
     def relabel(self, seed: str) -> None:
         state = self.master.seeds.get(seed)

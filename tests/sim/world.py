@@ -429,7 +429,7 @@ class World:
         def answered(
             no: Refusal | None, quotas: list[Quota], asked: tuple[float, int], there: set[str], repeated: bool
         ) -> None:
-            if no is None and there - {quota.key.uid for quota in quotas}:
+            if no is None and self._still_limiting(replica, there) - {quota.key.uid for quota in quotas}:
                 raise self.truth.unasked(wish.thing, there)
             if repeated:
                 first = wish.since.get(replica.name, asked)
@@ -473,6 +473,10 @@ class World:
             if handle.writer.key.uid == uid
         )
         return any((source, object_uid) in writer.block.admitted for writer in writers)
+
+    def _still_limiting(self, _replica: Replica, there: set[str]) -> set[str]:
+        """Of the quotas that limited it when the call came, those that do when it is answered."""
+        return there
 
     def _look_at_blocks(self, wish: Wish, site: Site, replica: Replica, quotas: list[Quota]) -> None:
         """What it has just admitted from its blocks."""

@@ -249,3 +249,16 @@ async def test_while_no_seed_is_picked_it_is_said_so() -> None:
     assert (found["Enforced"].status, found["Enforced"].reason, found["Ready"].status) == ("False", "NoSeeds", "False")
     assert "spec.subject.seeds picks no Seed that there is" in found["Enforced"].message
     assert status.summary.seeds == "0/0"
+
+
+async def test_what_a_seed_writes_into_its_copy_withdraws_no_quota_that_is_of_all_seeds() -> None:
+    term = Parts()
+    of_all = quota()
+    term.api.quotas["alpha"] = of_all
+    term.cached._set("alpha", of_all)
+    copy = term.links[EU].copies.get("alpha")
+    assert copy is not None
+    status = replace(copy.status, grant=replace(copy.status.grant, withdrawn="token"))
+    term.links[EU].copies._set("alpha", replace(copy, status=status))
+    await term.decide()
+    assert [seed.state for seed in term.view.seeds] == ["Current", "Current"]

@@ -114,16 +114,18 @@ async def test_an_allocation_gets_a_quota_that_counts_resource_quotas(master: Ma
     assert (owner.kind, owner.name, owner.uid) == ("ResourceQuotaAllocation", "ann", "ann-uid")
 
 
-async def test_the_quota_is_narrowed_to_clusters_and_warns_as_the_allocation_says() -> None:
-    clusters = {"matchLabels": {"tier": "prod"}}
+async def test_the_quota_is_narrowed_to_clusters_and_seeds_and_warns_as_the_allocation_says() -> None:
+    clusters, seeds = {"matchLabels": {"tier": "prod"}}, {"names": ["eu-1"]}
     made = Master()
     there = allocation()
-    there = msgspec.structs.replace(there, spec={**there.spec, "clusters": clusters, "enforcement": "warn"})
+    narrowed = {"clusters": clusters, "seeds": seeds, "enforcement": "warn"}
+    there = msgspec.structs.replace(there, spec={**there.spec, **narrowed})
     made.put("resourcequotaallocations", there)
     await made.look()
     assert made.quota is not None
-    subject = {"kind": "namespaces", "selector": SELECTOR, "clusters": clusters, "counts": "ResourceQuotas"}
-    assert (made.quota.spec["subject"], made.quota.spec["enforcement"]) == (subject, "warn")
+    subject = {"kind": "namespaces", "selector": SELECTOR, "clusters": clusters, "seeds": seeds}
+    assert made.quota.spec["subject"] == {**subject, "counts": "ResourceQuotas"}
+    assert made.quota.spec["enforcement"] == "warn"
 
 
 async def test_the_quota_counts_within_the_scopes_of_the_allocation() -> None:
