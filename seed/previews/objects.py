@@ -78,11 +78,17 @@ def of_documents(documents: Iterable[object]) -> list[Manifest]:
 
 
 def _objects(document: object) -> Iterator[object]:
-    if isinstance(document, dict) and str(document.get("kind")).endswith("List") and "items" in document:
-        for item in document["items"] or ():
-            yield from _objects(item)
-        return
-    yield document
+    """Raises InvalidManifest."""
+    waiting = [document]
+    while waiting:
+        each = waiting.pop()
+        if not (isinstance(each, dict) and str(each.get("kind")).endswith("List") and "items" in each):
+            yield each
+            continue
+        items = each["items"] or []
+        if not isinstance(items, list):
+            raise InvalidManifest(f"items of the {each['kind']} are no list")
+        waiting += reversed(items)
 
 
 def _manifest(document: object) -> Manifest:
@@ -139,11 +145,13 @@ def made_by(manifest: Manifest, after: Json, before: Json | None) -> Sequence[Ma
         return ()
     found = [Made(f"pods of {manifest.shown}", _pod(manifest, template), more, note)]
     if manifest.kind == "StatefulSet":
-        claims = spec.get("volumeClaimTemplates") or ()
-        found += [
-            Made(f"claims {claim['metadata']['name']} of {manifest.shown}", _claim(manifest, claim), more)
-            for claim in claims
-        ]
+        claims = spec.get("volumeClaimTemplates") or []
+        if not isinstance(claims, list):
+            raise InvalidManifest(f"{manifest.shown}: spec.volumeClaimTemplates is no list")
+        for each in claims:
+            claim = _mapping(each, manifest, "a claim")
+            name = _mapping(claim.get("metadata"), manifest, "metadata of a claim").get("name")
+            found.append(Made(f"claims {name} of {manifest.shown}", _claim(manifest, claim), more))
     return found
 
 
@@ -178,8 +186,9 @@ def _deployment(workload: Json) -> Deployment:
 
 
 def _pod(manifest: Manifest, template: Json) -> Manifest:
-    given = template.get("metadata") or {}
-    metadata = {field: dict(given[field]) for field in ("labels", "annotations") if given.get(field)}
+    given = _mapping(template.get("metadata"), manifest, "template.metadata")
+    named = {field: _mapping(given.get(field), manifest, field) for field in ("labels", "annotations")}
+    metadata = {field: dict(names) for field, names in named.items() if names}
     return _of(manifest, "Pod", "v1", metadata, template.get("spec") or {})
 
 
@@ -200,4 +209,11 @@ def annotated(body: Mapping[str, Any], annotation: str, value: str) -> Json:
 
 
 def _number(found: object, absent: int) -> int:
-    return max(found, 0) if isinstance(found, int) else absent
+    return max(found, 0) if isinstance(found, int) and not isinstance(found, bool) else absent
+
+
+def _mapping(found: object, manifest: Manifest, field: str) -> Json:
+    """Nothing is an empty one. Raises InvalidManifest."""
+    if found is not None and not isinstance(found, dict):
+        raise InvalidManifest(f"{manifest.shown}: {field} in it is no mapping")
+    return found or {}

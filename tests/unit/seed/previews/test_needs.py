@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import copy
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -230,3 +231,35 @@ async def test_a_cluster_that_another_one_s_question_told_of_lists_the_types_too
 )
 def test_the_plural_of_a_kind_is_the_usual_one(kind: str, plural: str) -> None:
     assert plural_of(kind) == plural
+
+
+WRONG: tuple[Any, ...] = (None, 3, "x", [], [3], {}, {"x": 3}, True)
+
+
+def mutated(document: Any) -> Iterator[Any]:
+    """With each of its values replaced by each that may be wrong."""
+    yield from WRONG
+    for key in document if isinstance(document, dict) else range(len(document)) if isinstance(document, list) else ():
+        for value in mutated(document[key]):
+            changed = copy.copy(document)
+            changed[key] = value
+            yield changed
+
+
+async def test_whatever_the_shape_of_an_object_it_is_answered(agent: Agent) -> None:
+    await agent.world.quota(
+        "project-alpha", limits="cpu=9,requests.cpu=9,count/deployments.apps=9,requests.storage=9Gi"
+    )
+    claims = [{"metadata": {"name": "data"}, "spec": {"resources": {"requests": {"storage": "1Gi"}}}}]
+    stateful = {**deployment(1, limits={"cpu": 1}), "kind": "StatefulSet"}
+    stateful["spec"] = {**stateful["spec"], "volumeClaimTemplates": claims}
+    labelled = {"metadata": {"labels": {"a": "b"}}, "spec": {"initContainers": [{"resources": {}}], "containers": []}}
+    job = {**deployment(), "apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 2, "template": labelled}}
+    resource = {"type": "servers", "committed": 2, "reserved": 1}
+    allocation = {"kind": "Allocation", "metadata": {}, "spec": {"project": "alpha", "resources": [resource]}}
+    others = {"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "seedquota.io/v1alpha1", **allocation}]}
+    for document in (pool(), stateful, job, others):
+        for wrong in mutated(document):
+            content = await agent.pages.answer(msgspec.json.encode({"quotas": ["project-alpha"], "documents": [wrong]}))
+            assert (content is None) == (not isinstance(wrong, dict)), wrong
+            assert content is None or read_needs(content) is not None
