@@ -483,7 +483,8 @@ def test_the_roles_are_those_of_charts_rbac(rendered: Rendered) -> None:
     assert rules_of(rendered[SEED, "defaults"]) == always
     of_namespaces = ("user-cluster-namespaces", "seed-local-quotas", "local-quotas")
     of_secrets = (*of_namespaces, "user-cluster-secrets")
-    switched_on = rules_in("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", "project-owner", *of_secrets)
+    of_values = ("seed-kubermatic", "seed-own-machines", "seed-own-webhooks", "project-owner", "master-decisions")
+    switched_on = rules_in(*of_values, *of_secrets)
     assert rules_of(rendered[SEED, "rights"]) == always | switched_on
     assert rules_of(rendered[SEED, "namespaces"]) == always | rules_in(*of_namespaces)
     for chart in (MASTER, SEED):
