@@ -111,7 +111,8 @@ class SeedOptions(LedgerOptions):
         str,
         Flag(
             choice("on", "off"),
-            "whether a replica reserves capacity ahead, and admits from that without a write: on or off; alpha",
+            "whether a replica reserves capacity ahead, and admits from that without a write: on or off; alpha; on "
+            "only while no replica of the seed is of release 0.2.0, whose leader drops what others reserve ahead",
         ),
     ] = "off"
     exempt_namespaces: Annotated[
