@@ -99,6 +99,7 @@ class World:
         self.written: set[str] = set()  # while the leader followed
         self.denied: dict[str, Wish] = {}
         self.outside: set[str] = set()  # Projects that have no organization yet
+        self.joined: set[str] = set()  # ... that had none
         self.asked: Counter[str] = Counter()  # how often each source has asked
         self._tokens = 0
         product.tokens(self.token)
@@ -735,9 +736,9 @@ class World:
         for name, state in states.items():  # the admin says again what he had said
             if master.seeds.get(name) != state:
                 master.write_seed(name, state)
-        for project, organization in list(master.projects.items()):
-            if organization != self._organization(project):
-                master.write_project(project, self._organization(project))
+        for project in sorted(self.joined):
+            if master.projects.get(project) == "":
+                master.write_project(project, EVERYBODY)
 
     def _forget(self, uids: set[str]) -> None:
         """Quotas that had been deleted are back. What they had admitted before is like any other use now: seeds that
@@ -810,6 +811,7 @@ class World:
         if self.tracing:
             self.note(f"  project {project} joins its organization")
         self.outside.discard(project)
+        self.joined.add(project)
         self.truth.excuse()
         self.master.write_project(project, EVERYBODY)
 
