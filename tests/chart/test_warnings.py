@@ -40,7 +40,7 @@ def seed(name: str, namespace_quotas: str, *exempt: str) -> dict:
     return {
         "apiVersion": API_VERSION,
         "kind": "Seed",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"region": name[:2]}},
         "spec": {"kubeconfigSecretRef": {"name": name}, "namespaceQuotas": namespace_quotas},
         "status": {"exemptNamespaces": list(exempt)},
     }
@@ -117,6 +117,29 @@ async def test_a_selector_that_names_exempt_namespaces_is_warned_of(warned: Api,
     else:
         (text,) = said
         assert f"exempt: {named};" in text
+
+
+@pytest.mark.parametrize(
+    ("seeds", "told"),
+    [
+        ({"names": ["eu-1"]}, True),
+        ({"names": ["us-1"]}, False),
+        ({"matchLabels": {"region": "eu"}}, True),
+        ({"matchLabels": {"region": "us"}}, False),
+        ({"names": ["eu-1"], "matchLabels": {"tier": "prod"}}, False),
+        ({"matchExpressions": [{"key": "region", "operator": "In", "values": ["eu"]}]}, True),
+        ({"matchExpressions": [{"key": "region", "operator": "NotIn", "values": ["eu"]}]}, False),
+        ({"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["prod"]}]}, True),
+        ({"matchExpressions": [{"key": "region", "operator": "Exists"}]}, True),
+        ({"matchExpressions": [{"key": "region", "operator": "DoesNotExist"}]}, False),
+    ],
+)
+async def test_of_exempt_namespaces_of_seeds_that_the_quota_does_not_pick_nothing_is_said(
+    warned: Api, seeds: dict, told: bool
+) -> None:
+    answer = await warned.create(of_namespaces(by_name("Exists"), seeds=seeds))
+    assert answer.status == 201
+    assert any("counts nothing in namespaces" in text for text in answer.warnings) is told
 
 
 @pytest.mark.parametrize(("until", "told"), [("2020-01-01T00:00:00Z", True), ("2199-01-01T00:00:00+01:00", False)])
