@@ -82,7 +82,7 @@ class Lookups:
         found = _as(QuotaClusters, answer)
         values = {"name": name, "found": found, "rest": quota_clusters.shown(found.rest)}
         values |= {"lines": quota_clusters.lines(found, datetime.now(UTC))}
-        command, call = f"kubectl seedquota consumers {name} --all-seeds", f"GET /api/v2/quotas/{name}/clusters"
+        command, call = f"kubectl seedquota consumers {name} --all", f"GET /api/v2/quotas/{name}/clusters"
         return Shown("quota_clusters.html", f"User clusters of {name}", values, command, call, events="")
 
     async def refusals(self, kind: Literal["quota", "project"], asked: Asked) -> Shown:
