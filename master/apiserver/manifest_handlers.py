@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from common.api import preview_pages
 from common.api.preview_pages import MachineTypesPage, NeedsPage
-from master.apiserver import machine_types, manifests
+from master.apiserver import machine_types, manifests, previews
 from master.apiserver.asked_seeds import asked_seeds, not_asked, too_many
 from master.apiserver.auth import Right, Rights
 from master.apiserver.call import Call, RouteResponse
@@ -64,7 +64,7 @@ class ManifestHandlers:
         known = await self._subjects.of(call.user, body)
         project = body.project if isinstance(body.project, str) else ""
         question = await asyncio.to_thread(manifests.question, body, known, project)
-        seeds = asked_seeds(self._caches.seeds.store.values(), body.seed if isinstance(body.seed, str) else None)
+        seeds = asked_seeds(previews.limited_seeds(known), body.seed if isinstance(body.seed, str) else None)
         if why := too_many(seeds):
             return RouteResponse(ManifestFits(answers=[], more=False, not_asked=why))
         asked = [(seed, preview_pages.NEEDS) for seed in seeds]

@@ -30,6 +30,7 @@ from master.apiserver.serializers import (
     limits_of,
     used_of,
 )
+from master.cache import picked_seeds
 from master.cache.objects import MasterQuota
 from master.quotas import placing, staleness
 from master.quotas.placing import Place, Shaped
@@ -195,12 +196,17 @@ def where(known: PreviewInput, asked: WhereRequest) -> WhereResult:
 
 
 def places(known: PreviewInput, sizes: Needs) -> list[Place]:
-    """How many of something fit on each seed. `sizes`: what one of it needs of each quota."""
+    """How many of something fit on each seed on which the quotas limit it. `sizes`: what one of it needs of each."""
     shaped = [Shaped(quota, sizes[quota.metadata.name]) for quota in known.quotas]
-    found = placing.places(shaped, known.seeds)
+    found = placing.places(shaped, limited_seeds(known))
     if any(_by_allocation(known, size) for size in sizes.values()):
         found = placing.where_allocated(found, known.seeds)
     return [_readable(each) for each in found]
+
+
+def limited_seeds(known: PreviewInput) -> list[Seed]:
+    """Those that `subject.seeds` of each quota picks."""
+    return [seed for seed in known.seeds if all(picked_seeds.limits_on(quota, seed) for quota in known.quotas)]
 
 
 def _by_allocation(known: PreviewInput, size: ResourceList) -> list[str]:

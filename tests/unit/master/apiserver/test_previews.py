@@ -204,3 +204,14 @@ def test_who_holds_what_is_short_is_told_to_who_may_see_all_quotas_alone() -> No
         ("away", "Unreachable", "cpu", "4"),
         ("small", "Current", "cpu", "1"),
     ]
+
+
+def test_a_quota_of_some_seeds_says_nothing_of_others() -> None:
+    present = counted({"cpu": 9}, {"cpu": 4})
+    subject = {**PROJECT, "seeds": {"names": ["own"]}}
+    some = msgspec.structs.replace(present, spec={**present.spec, "subject": subject})
+    own = seed("own", "", CONNECTED)
+    asked = {"resources": {"cpu": 1}}
+    assert [each.seed for each in where(some, seeds=[*SEEDS, own], **asked).items if each.seed == "own"] == ["own"]
+    named = {each.metadata.name for each in SEEDS} - {line.name for line in some.status.seeds}
+    assert named and not named & {each.seed for each in where(some, seeds=[*SEEDS, own], **asked).items}
