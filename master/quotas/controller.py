@@ -188,7 +188,7 @@ class Quotas:
             state.ceilings,
             ledger,
             facts,
-            cold=state.uid in self._doubtful,
+            cold=state.doubtful,
             life=incarnation(),
             now=int(now * 1000),
         )
@@ -269,6 +269,7 @@ class Quotas:
 
     def _open(self, quota: MasterQuota) -> QuotaState:
         state = QuotaState(quota)
+        state.doubtful = state.uid in self._doubtful
         for link in self._seeds.present():
             copy = link.copy(state.name, state.uid)
             if copy is not None:

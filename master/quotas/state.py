@@ -49,6 +49,7 @@ class SeedAccount:
         self.draining = False  # the last ask was answered with nothing, because the seed drains
         self.withdrawn = ""  # the token by which the quota is withdrawn from the seed; empty: it is not
         self.settled = False  # that had come to its end at the last decision
+        self.has_copy = False  # whether the seed had a copy when its copies were known last
         self.last_report_time = ""
         self.stale_before = False  # the status said so before this master began
 
@@ -137,6 +138,7 @@ class QuotaState:
         self._parse()
         self.since = time.monotonic()
         self.rushed = False  # it came with many others and is not in force yet
+        self.doubtful = False  # its ledger may have been restored from a backup before this term
         self.stored: Stored | None = None
         self.noted_at = float("-inf")  # when it was last noted on the quota which ledger it has
         self.known: MasterLedger | None = None  # what is in the ledger that is read next; None: not in doubt

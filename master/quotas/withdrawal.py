@@ -22,10 +22,12 @@ async def begin(state: QuotaState, ledger: MasterLedger, links: Mapping[str, See
     """To be called before each decision. Raises ApiError, also where the labels that a cache has prove to be old."""
     for seed, link in links.items():
         account = state.account(seed)
+        if link.copies is not None:
+            account.has_copy = link.copy(state.name, state.uid) is not None
         if not _is_withdrawn(state, ledger, link):
             account.withdrawn = ""
         elif not account.withdrawn:
-            if link.copy(state.name, state.uid) is not None:
+            if account.has_copy:
                 await caches.confirm("seeds", seed, link.seed)
             account.withdrawn = secrets.token_hex(8)
         account.settled = is_settled(state, ledger, link)
@@ -36,7 +38,8 @@ def end(state: QuotaState, ledger: MasterLedger, links: Mapping[str, SeedLink]) 
     back everything: it is to be decided once more."""
     again = False
     for seed, link in links.items() if state.spec.subject.seeds is not None else ():
-        over = bool(state.account(seed).withdrawn) and has_given_back(state, ledger, link)
+        # Before its copies are listed, the seed may have one, and an account that is open.
+        over = link.copies is not None and bool(state.account(seed).withdrawn) and has_given_back(state, ledger, link)
         again = again or (over and state.picks(link.seed))
         if link.sync is not None:
             link.sync.release(state.name, state.uid if over else "")
@@ -55,7 +58,8 @@ def has_given_back(state: QuotaState, ledger: MasterLedger, link: SeedLink) -> b
     account, holding = state.account(link.name), ledger.seeds.get(link.name)
     if holding is not None and any(escrow.held(holding).values()):
         return False
-    if link.copies is None and ledger.learning:
+    in_doubt = ledger.learning or (state.doubtful and not link.listed)
+    if link.copies is None and (in_doubt or account.has_copy):
         return False  # nobody knows what it has
     closed = bool(account.withdrawn) and account.wire.withdrawn == account.withdrawn
     if link.in_cluster:

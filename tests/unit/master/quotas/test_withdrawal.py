@@ -3,6 +3,9 @@ API servers and the seeds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from msgspec.structs import replace
 
@@ -93,6 +96,16 @@ class Parts(Term):
         """Its copy."""
         gone = self.links[name].copies._remove("alpha")
         self.quotas.copy_changed(name, Change(gone, None), None)
+
+    @contextmanager
+    def unknown_copies(self, name: str) -> Iterator[None]:
+        """There is no connection, and what the seed has was not listed through it."""
+        link = self.links[name]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(link, "copies", None)
+            patch.setattr(link, "copy", lambda *_: None)
+            patch.setattr(link, "connected", False)
+            yield
 
     def held(self, name: str) -> ResourceList:
         return escrow.held(self.api.ledger.seeds[name])
@@ -235,6 +248,48 @@ async def test_labels_that_a_cache_has_of_old_withdraw_nothing() -> None:
     with pytest.raises(Conflict, match="is behind"):
         await term.decide()
     assert term.token(EU) == ""
+
+
+async def test_a_seed_that_holds_nothing_has_to_close_its_account_all_the_same_while_its_copies_are_not_known() -> None:
+    """Replicas that know the token do not limit, and what they admit is not counted: an account that is open would
+    admit more before it is."""
+    term, token = await leaving()
+    term.says(EU, granted=8, returned=8, sequence=2)  # its account is open
+    await term.decide()
+    with term.unknown_copies(EU):
+        term.label(EU, "eu")
+        await term.decide()
+    await term.decide()
+    assert (term.token(EU), term.released[EU]) == (token, "")
+
+
+async def test_a_copy_that_was_not_seen_yet_does_not_go_before_the_account_is_closed() -> None:
+    term = Parts()
+    term.label(EU, "asia")
+    counters = {EU: Holding(account=EU, granted=cpu(8), returned=cpu(8)), US: Holding(account=US, granted=cpu(2))}
+    term.api.set(MasterLedger(incarnation=LIFE, seeds=counters))
+    term.says(EU, granted=8, returned=8)
+    with term.unknown_copies(EU):
+        await term.decide()
+        assert term.released[EU] == ""
+    await term.decide()
+    assert (bool(term.token(EU)), term.released[EU]) == (True, "")
+
+
+async def test_after_a_restore_nothing_is_granted_before_a_seed_that_is_not_picked_was_asked_what_it_has() -> None:
+    """It may have been picked and granted something since the backup. Once it is picked again, that counts."""
+    term = Parts(doubtful=True)
+    term.label(EU, "asia")
+    term.goes(EU)
+    term.api.set(MasterLedger(incarnation=LIFE, seeds={US: Holding(account=US, granted=cpu(2))}))
+    term.says(US, granted=2, asks=6)
+    term.links[EU].listed = False
+    with term.unknown_copies(EU):
+        await term.decide()
+    assert term.held(US) == cpu(2)
+    term.links[EU].listed = True
+    await term.decide()
+    assert term.held(US) == cpu(6)
 
 
 async def test_while_no_seed_is_picked_it_is_said_so() -> None:
