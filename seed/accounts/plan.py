@@ -206,6 +206,8 @@ def waits_for(
 
 def why_recounted(account: Account) -> str:
     """For the log, of an account that waits for the window before it is counted."""
+    if account.granted and fencing.is_closed(account):
+        return "the quota is back on this seed: counting"
     if account.granted:
         return "the lease was not held all the time, so the ledger may have been restored meanwhile: recounting"
     return "ledger was lost: recounting"
@@ -227,7 +229,9 @@ class Trust(Enum):
 def trusted(account: Account, grant: Grant) -> Trust:
     knows = not account.in_doubt or grant.incarnation == account.master  # another life of its ledger forgot
     if knows and not any(resources.subtract(grant.granted, grant.returned).values()):
-        return Trust.ALL  # nothing was handed out that could have been used
+        # Nothing was handed out that could have been used; but of what was used before a quota was withdrawn from this
+        # seed the account knows nothing, and some of it may still be on its way.
+        return Trust.COUNTS if account.granted and fencing.is_closed(account) else Trust.ALL
     if not account.granted:
         return Trust.NOTHING
     if not account.in_doubt:

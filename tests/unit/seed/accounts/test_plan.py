@@ -193,6 +193,16 @@ def test_where_nothing_was_handed_out_nothing_can_be_lost():
     assert step(present, Grant(incarnation="m", account="a", nonce="n"), MINE, LISTED)[0] == Open(("ns/a",))
 
 
+def test_a_quota_that_is_back_on_a_seed_waits_for_what_was_admitted_before_it_was_withdrawn():
+    handed_out = grant()
+    closed = fencing.close(account(used={"ns/a": {"cpu": 2}}), TERM, handed_out, "n")
+    given_back = grant(returned={"cpu": 8}, nonce="n", seen=closed.fenced_at, unbroken=True)
+    first, progress = step(closed, given_back, MINE, LISTED, now=1000.0)
+    assert first == Wait(WINDOW)
+    assert step(closed, given_back, progress, LISTED, now=1060.0)[0] == Relist()
+    assert plan.why_recounted(closed) == "the quota is back on this seed: counting"
+
+
 @pytest.mark.parametrize(
     "present",
     [

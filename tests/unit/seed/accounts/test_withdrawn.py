@@ -20,7 +20,7 @@ from common.quota import fencing
 from common.quota.account import Account, Ask, Grant, Reservation
 from seed.accounts import plan
 from seed.accounts.controller import Accounts
-from seed.accounts.plan import Close, Fence, Open, Progress, Rest
+from seed.accounts.plan import Close, Fence, Progress, Rest, Wait
 from seed.model.consumer import Consumer
 from tests.unit.seed.accounts.test_parts import create
 from tests.unit.seed_world import PROJECT, SeedWorld, nanos, seed_world
@@ -56,7 +56,7 @@ def test_a_closed_account_has_nothing_and_holds_nothing_also_of_what_was_granted
     assert (closed.used, closed.reservations, closed.held_back, closed.ask) == ({}, {}, (), Ask(number=4))
     answer = msgspec.structs.replace(GRANT, nonce="n", returned=nanos("cpu=9"))
     assert (step(closed), step(closed, answer)) == (Rest(), Rest())
-    assert step(closed, answer, withdrawn=False) == Open(sources=())
+    assert step(closed, answer, withdrawn=False) == Wait(10), "what was admitted before may be on its way"
     more = msgspec.structs.replace(answer, granted=nanos("cpu=12"))
     assert step(closed, more) == Close(), "it was granted before, and came late"
 
