@@ -12,7 +12,7 @@ from seed.accounts import source_count
 from seed.accounts.controller import Accounts
 from seed.admission.admitter import Admission
 from seed.admission.quota_claim import QuotaClaim
-from seed.kinds.namespaces import admission, same_write, source
+from seed.kinds.namespaces import admission, same_write, sources
 from seed.kinds.namespaces import cache as namespace_cache
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import Selection
@@ -259,7 +259,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what was limited once is not read any more",
-        ((source, "terms_of", only_what_is_limited_now),),
+        ((sources, "terms_of", only_what_is_limited_now),),
         (*FOCUS, "names"),
         BUDGET,
     ),
