@@ -555,7 +555,7 @@ class Replica(Process):
         self.view = View(self.api)
 
     def _open_accounts(self) -> None:
-        for quota in self.view.quota_cache.all_quotas():
+        for quota in self.view.quota_cache.all_known():
             self.registry._quota_changed(quota.name)
 
     def shows(self, name: str, said: Report | None) -> None:
