@@ -726,6 +726,9 @@ class World:
         for ledger, _ in (*master.ledgers.values(), *snapshot[2].values()):
             self.truth.doubted.add(ledger.incarnation)
         states = dict(master.seeds)
+        for ledger, _ in master.ledgers.values():  # one that was removed, and holds something, is created again, too
+            holders = (seed for seed, kept in ledger.seeds.items() if any(escrow.held(kept).values()))
+            states = dict.fromkeys(holders, "Active") | states
         there = {spec.key.uid for spec in master.quotas.values()}
         master.restore(snapshot)
         self._forget({spec.key.uid for spec in master.quotas.values()} - there)
