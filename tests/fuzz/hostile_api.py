@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import random
+import resource
 import signal
 import ssl
 import sys
@@ -25,6 +26,7 @@ import msgspec
 MEGABYTE = 2**20
 MOST = 12 * MEGABYTE  # bytes of one answer: more than is read
 PLAIN = 0.4  # of the answers, so that what comes after them is reached as well
+MEMORY = 8 * 1024 * MEGABYTE  # bytes, of this process: more would take them from the program that is tried
 FLOOD_SECONDS = 3.0
 CUT_SECONDS = 1.5
 
@@ -88,7 +90,7 @@ VALUES: tuple[Callable[[random.Random], object], ...] = (
     lambda _: {},
     lambda chance: {f"l{number}": "v" for number in range(chance.choice([10, 300_000]))},
     lambda chance: ["v"] * chance.choice([10, 500_000]),
-    lambda chance: json.loads("[" * 500 + "]" * 500) if chance.random() < 0.5 else [[{}]] * 100_000,
+    lambda chance: json.loads("[" * 500 + "]" * 500) if chance.random() < 0.5 else [[{}] for _ in range(100_000)],
     lambda _: "9999-12-31T23:59:59+99:99",
     lambda _: "../../../../api/v1/secrets?watch=1#",
 )
@@ -331,5 +333,6 @@ async def main(orders: Orders) -> None:
 
 
 if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable(logging.WARNING)  # of writes to connections that were cut
     asyncio.run(main(msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)))
