@@ -153,6 +153,9 @@ class Right(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.verb} {what}.{GROUP}{f' {self.name}' if self.name else ''}"
 
 
+LIST_QUOTAS = Right(verb="list", resource="resourcequotas")
+
+
 class Rights:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

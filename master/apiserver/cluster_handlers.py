@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.kube.client.api_client import Cluster
 from master.apiserver import cluster_lists
 from master.apiserver.asked_seeds import asked_seeds, not_asked, too_many
-from master.apiserver.auth import Right, Rights
+from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.cluster_lists import COUNTED_CLUSTERS, CountedCluster
 from master.apiserver.problem import ProblemError
@@ -15,7 +15,6 @@ from master.cache.objects import MasterQuota
 from master.seeds.agent_pages import TIMEOUT, AgentPages, Found
 
 LIMIT = 10
-_EVERYTHING = Right(verb="list", resource="resourcequotas")
 _NO_RIGHT = "the master may not list UserClusters there"
 
 
@@ -44,7 +43,7 @@ class ClusterHandlers:
             clusters[seed] = (await cluster.list(COUNTED_CLUSTERS, timeout=TIMEOUT)).items
 
         found = Found(not_asked=await self._agents.on_each(seeds, user.username, ask, _NO_RIGHT))
-        why = not_asked(found, len(seeds), everything=await self._rights.has(user, _EVERYTHING))
+        why = not_asked(found, len(seeds), everything=await self._rights.has(user, LIST_QUOTAS))
         return RouteResponse(cluster_lists.together(quota, projects, clusters, limit, why))
 
     def _projects_of(self, quota: MasterQuota) -> set[str]:

@@ -21,7 +21,7 @@ from common.kube.client.meta import Object
 from common.kube.controller.store import Change
 from common.runtime.waiting import within
 from common.server.access_reviews import User
-from master.apiserver.auth import Right, Rights
+from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.problem import ProblemError, invalid
 from master.apiserver.visibility import Visibility
 from master.cache.allocations import AllocationCache
@@ -133,7 +133,7 @@ class Events:
         elif kind == "organization":
             await self._visibility.organization(user, name)
         else:
-            await self._rights.require(user, Right(verb="list", resource="resourcequotas"))
+            await self._rights.require(user, LIST_QUOTAS)
             stream.seeds = await self._rights.has(user, Right(verb="list", resource="seeds"))
 
     async def send(self, stream: _Stream, response: web.StreamResponse, still: Still) -> None:

@@ -19,7 +19,7 @@ from common.kube.client.errors import (
     NotFound,
 )
 from master.apiserver import openapi, page, serializers
-from master.apiserver.auth import Right, Rights
+from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.override_types import OverridesUpdate, overrides
 from master.apiserver.problem import FieldError, ProblemError, escape, invalid
@@ -117,7 +117,7 @@ class Handlers:
         return _versioned(self._shown(quotas), quotas)
 
     async def list_quotas(self, call: Call) -> RouteResponse:
-        await self._rights.require(call.user, Right(verb="list", resource="resourcequotas"))
+        await self._rights.require(call.user, LIST_QUOTAS)
         wanted = call.query.get("subjectKind"), call.query.get("subjectName")
         store = self._caches.quotas.store
         names = sorted(

@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from common.api import preview_pages
-from common.api.preview_pages import MachineTypesPage, NeedsPage
 from master.apiserver import machine_types, manifests, previews
 from master.apiserver.asked_seeds import asked_seeds, not_asked, too_many
-from master.apiserver.auth import Right, Rights
+from master.apiserver.auth import LIST_QUOTAS, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.machine_types import MachineTypes
 from master.apiserver.manifests import ManifestFits, ManifestFitsRequest
@@ -20,7 +20,8 @@ from master.apiserver.visibility import Visibility
 from master.cache.informers import Caches
 from master.seeds.agent_pages import AgentPages, Found
 
-_EVERYTHING = Right(verb="list", resource="resourcequotas")
+_Page = TypeVar("_Page")
+
 _EARLIER = "an agent of an earlier version cannot tell"
 _NOT_READ = "its answer cannot be read"
 
@@ -49,12 +50,7 @@ class ManifestHandlers:
             return RouteResponse(MachineTypes(items=[], more=False, not_asked=why))
         path = preview_pages.machine_types_path(project, call.query.get("name", ""))
         found = await self._agents.find([(seed, path) for seed in seeds], call.user.username)
-        pages: dict[str, list[MachineTypesPage]] = {}
-        for seed, content in found.answers:
-            if (page := preview_pages.read_machine_types(content)) is None:
-                found.not_asked.setdefault(seed, _NOT_READ)
-            else:
-                pages.setdefault(seed, []).append(page)
+        pages = _pages(found, preview_pages.read_machine_types)
         items, more = machine_types.together(pages)
         why = await self._not_asked(call, found, len(seeds))
         return RouteResponse(MachineTypes(items=items, more=more, not_asked=why))
@@ -69,12 +65,7 @@ class ManifestHandlers:
             return RouteResponse(ManifestFits(answers=[], more=False, not_asked=why))
         asked = [(seed, preview_pages.NEEDS) for seed in seeds]
         found = await self._agents.find(asked, call.user.username, question)
-        pages: dict[str, list[NeedsPage]] = {}
-        for seed, content in found.answers:
-            if (page := preview_pages.read_needs(content)) is None:
-                found.not_asked.setdefault(seed, _NOT_READ)
-            else:
-                pages.setdefault(seed, []).append(page)
+        pages = _pages(found, preview_pages.read_needs)
         answers, more = manifests.answers(known, pages)
         why = await self._not_asked(call, found, len(seeds))
         return RouteResponse(ManifestFits(answers=answers, more=more, not_asked=why))
@@ -82,4 +73,15 @@ class ManifestHandlers:
     async def _not_asked(self, call: Call, found: Found, seeds: int) -> str:
         for seed in found.nothing:
             found.not_asked.setdefault(seed, _EARLIER)
-        return not_asked(found, seeds, everything=await self._rights.has(call.user, _EVERYTHING))
+        return not_asked(found, seeds, everything=await self._rights.has(call.user, LIST_QUOTAS))
+
+
+def _pages(found: Found, read: Callable[[bytes], _Page | None]) -> dict[str, list[_Page]]:
+    """By seed. One that answered what cannot be read was not asked."""
+    pages: dict[str, list[_Page]] = {}
+    for seed, content in found.answers:
+        if (page := read(content)) is None:
+            found.not_asked.setdefault(seed, _NOT_READ)
+        else:
+            pages.setdefault(seed, []).append(page)
+    return pages

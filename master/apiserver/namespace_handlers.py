@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from common.api import namespaces_page
 from common.api.namespaces_page import Place
 from master.apiserver import namespace_lists
-from master.apiserver.auth import Right, Rights
+from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.problem import ProblemError
 from master.cache.informers import Caches
@@ -42,8 +42,7 @@ class NamespaceHandlers:
         answers: dict[str, list[bytes]] = {}
         for seed, content in found.answers:
             answers.setdefault(seed, []).append(content)
-        list_all = Right(verb="list", resource="resourcequotas")
-        if found.not_asked and not await self._rights.has(user, list_all):  # it may name addresses
+        if found.not_asked and not await self._rights.has(user, LIST_QUOTAS):  # it may name addresses
             found.not_asked = dict.fromkeys(found.not_asked, "it could not be asked")
         page, rest = namespace_lists.together(quota.metadata.uid, begin, limit, seeds, answers, found.not_asked)
         answer = RouteResponse(page)

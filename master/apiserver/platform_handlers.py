@@ -14,7 +14,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, Conflict, Invalid, NotFound
 from master.apiserver import override_types, serializers
 from master.apiserver import platform_types as types
-from master.apiserver.auth import Right, Rights
+from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.handlers import TRIES, contended, refused_limits
 from master.apiserver.platform_types import DefaultKind, DefaultUpdate, LimitsAsked, SeedStateUpdate
@@ -57,7 +57,7 @@ class PlatformHandlers:
 
     async def preview_default(self, call: Call) -> RouteResponse:
         await self._may(call, "get", "quotasettings", SETTINGS)
-        await self._rights.require(call.user, Right(verb="list", resource="resourcequotas"))
+        await self._rights.require(call.user, LIST_QUOTAS)
         kind, body = _kind(call), call.body
         assert isinstance(body, DefaultUpdate)
         before = _default_of(self._caches.settings.store.get(SETTINGS), kind)
@@ -92,7 +92,7 @@ class PlatformHandlers:
     async def get_seed(self, call: Call) -> RouteResponse:
         name = call.parameters["name"]
         await self._may(call, "get", "seeds", name)
-        await self._rights.require(call.user, Right(verb="list", resource="resourcequotas"))
+        await self._rights.require(call.user, LIST_QUOTAS)
         seed = self._caches.seeds.store.get(name)
         if seed is None:
             raise _no_seed(name)
@@ -102,7 +102,7 @@ class PlatformHandlers:
         name, body = call.parameters["name"], call.body
         assert isinstance(body, SeedStateUpdate)
         await self._may(call, "update", "seeds", name)
-        await self._rights.require(call.user, Right(verb="list", resource="resourcequotas"))
+        await self._rights.require(call.user, LIST_QUOTAS)
         for _ in range(TRIES):
             try:
                 seed = await self._cluster.get(SEEDS, name)

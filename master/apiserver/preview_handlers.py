@@ -10,7 +10,7 @@ from common.api.types import Seed
 from common.server.access_reviews import User
 from master.apiserver import decisions, previews
 from master.apiserver.asked_seeds import asked_seeds, not_asked, too_many
-from master.apiserver.auth import Right, Rights
+from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.decisions import MAX_REFUSALS, DecisionRecord, Refusal, Refusals
 from master.apiserver.preview_subjects import PreviewSubjects
@@ -19,8 +19,6 @@ from master.apiserver.problem import ProblemError
 from master.apiserver.visibility import Visibility
 from master.cache.informers import Caches, subject_of
 from master.seeds.agent_pages import AgentPages
-
-_EVERYTHING = Right(verb="list", resource="resourcequotas")
 
 
 class PreviewHandlers:
@@ -57,7 +55,7 @@ class PreviewHandlers:
         decision, seeds = call.parameters["decision"].upper(), self._seeds(call)
         if why := too_many(seeds):
             return RouteResponse(decisions.answer(decision, not_asked=why))
-        everything = await self._rights.has(call.user, _EVERYTHING)
+        everything = await self._rights.has(call.user, LIST_QUOTAS)
         found = await self._agents.find([(seed, f"decisions/{decision}") for seed in seeds], call.user.username)
         shown: list[tuple[str, DecisionRecord]] = []
         for seed, content in found.answers:
@@ -84,7 +82,7 @@ class PreviewHandlers:
             raise ProblemError(404, f"there is no quota {quota}, or you cannot see it")
         if why := too_many(seeds):
             return RouteResponse(Refusals(items=[], more=False, not_asked=why))
-        everything = await self._rights.has(call.user, _EVERYTHING)
+        everything = await self._rights.has(call.user, LIST_QUOTAS)
         asked = urlencode({"quota": quota} if quota else {"project": project})
         found = await self._agents.find([(seed, f"decisions/refused?{asked}") for seed in seeds], call.user.username)
         for seed in found.nothing:

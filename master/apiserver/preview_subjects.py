@@ -7,14 +7,12 @@ from datetime import datetime
 
 from common.server.access_reviews import User
 from master.apiserver import previews
-from master.apiserver.auth import Right, Rights
+from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.previews import PreviewInput, Subjected
 from master.apiserver.problem import ProblemError
 from master.apiserver.visibility import Visibility
 from master.cache.informers import Caches
 from master.cache.objects import MasterQuota
-
-_EVERYTHING = Right(verb="list", resource="resourcequotas")
 
 
 class PreviewSubjects:
@@ -56,4 +54,4 @@ class PreviewSubjects:
         if uncounted := [quota.metadata.name for quota in quotas if not quota.status.observed_generation]:
             raise ProblemError(503, f"nothing is counted yet for {', '.join(uncounted)}")
         seeds, allocated = list(self._caches.seeds.store.values()), self._caches.allocated_types().names
-        return PreviewInput(quotas, seeds, self._clock(), allocated, await self._rights.has(user, _EVERYTHING))
+        return PreviewInput(quotas, seeds, self._clock(), allocated, await self._rights.has(user, LIST_QUOTAS))

@@ -20,7 +20,7 @@ from master.apiserver.platform_types import (
 )
 from master.apiserver.problem import ProblemError
 from master.apiserver.serializers import Quota, QuotaOverride, QuotaUpdate
-from master.page.handlers import Asked, Shown
+from master.page.handlers import Asked, Shown, ask_of_quota, content_of
 from master.page.views import edit
 
 _CHANGED = "Somebody else has made a change meanwhile. Below is theirs; make yours again."
@@ -158,15 +158,9 @@ async def seed_state(asked: Asked) -> Shown | str:
 
 async def _own_quota(asked: Asked) -> tuple[Quota, str]:
     """And its version. Raises ProblemError, also where the quota follows something else."""
-    name = asked.names["name"]
-    try:
-        found, version = _of(Quota, await asked.ask("get_quota", asked.user, parameters={"name": name}))
-    except ProblemError as problem:
-        if problem.status != 403:
-            raise
-        raise ProblemError(404, f"there is no quota {name}, or you cannot see it") from None
+    found, version = _of(Quota, await ask_of_quota(asked, "get_quota"))
     if isinstance(found.made_from, str):
-        raise ProblemError(409, f"quota {name} is made from the {found.made_from}: change that instead")
+        raise ProblemError(409, f"quota {asked.names['name']} is made from the {found.made_from}: change that instead")
     return found, version
 
 
@@ -176,8 +170,7 @@ def _given(override: QuotaOverride) -> OverrideGiven:
 
 def _of(kind: type[T], answer: RouteResponse) -> tuple[T, str]:
     """And the version that a write is compared with."""
-    assert isinstance(answer.content, kind), f"it is a {kind.__name__}"
-    return answer.content, answer.version
+    return content_of(kind, answer), answer.version
 
 
 def _unchanged(form: Mapping[str, str]) -> Preconditions:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
-from master.apiserver.call import RouteResponse
 from master.apiserver.machine_types import MachineType, MachineTypes
 from master.apiserver.manifests import MAX_MANIFEST, ManifestFits, ManifestFitsRequest
 from master.apiserver.previews import FitsRequest, FitsResult, WhereRequest, WhereResult
 from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME
 from master.apiserver.serializers import Quota
-from master.page.handlers import Asked, Shown
-
-_T = TypeVar("_T")
+from master.page.handlers import Asked, Shown, ask_of_quota, content_of
 
 MAX_REPLICAS = 999_999
 SHOWN_TYPES = 200
@@ -78,7 +75,7 @@ async def form(kind: Kind, asked: Asked) -> Shown:
 async def machine_types(asked: Asked) -> Shown:
     """Those that seeds know for a project. Raises ProblemError and ApiError."""
     name, wanted = asked.names["name"], asked.query.get("search", "").strip()[:255]
-    found = _as(MachineTypes, await asked.ask("list_machine_types", asked.user, parameters={"project": name}))
+    found = content_of(MachineTypes, await asked.ask("list_machine_types", asked.user, parameters={"project": name}))
     matching = [each for each in found.items if wanted.lower() in each.name.lower()]
     values: dict[str, object] = {
         "name": name,
@@ -109,19 +106,14 @@ def _count(text: str) -> int:
 async def _quota(kind: Kind, asked: Asked) -> Quota:
     name = asked.names["name"]
     if kind == "project":
-        return _as(Quota, await asked.ask("get_project_quota", asked.user, parameters={"project": name}))
-    try:
-        return _as(Quota, await asked.ask("get_quota", asked.user, parameters={"name": name}))
-    except ProblemError as problem:
-        if problem.status != 403:
-            raise
-        raise ProblemError(404, f"there is no quota {name}, or you cannot see it") from None
+        return content_of(Quota, await asked.ask("get_project_quota", asked.user, parameters={"project": name}))
+    return content_of(Quota, await ask_of_quota(asked, "get_quota"))
 
 
 async def _size(asked: Asked, type: str) -> _Sized:
     parameters, place = {"project": asked.names["name"]}, asked.query.get("place", "")
     answer = await asked.ask("list_machine_types", asked.user, parameters=parameters, query={"name": type})
-    found = _as(MachineTypes, answer)
+    found = content_of(MachineTypes, answer)
     chosen = next((each for each in found.items if each.place == place), found.items[0] if found.items else None)
     return _Sized(found.items, chosen, found.not_asked)
 
@@ -129,13 +121,13 @@ async def _size(asked: Asked, type: str) -> _Sized:
 async def _fits(kind: Kind, asked: Asked, need: Mapping[str, str | int], replicas: int) -> FitsResult:
     body = FitsRequest(resources=dict(need), replicas=replicas)
     setattr(body, kind, asked.names["name"])
-    return _as(FitsResult, await asked.ask("fits", asked.user, body=body))
+    return content_of(FitsResult, await asked.ask("fits", asked.user, body=body))
 
 
 async def _where(kind: Kind, asked: Asked, need: Mapping[str, str | int], replicas: int) -> WhereResult:
     body = WhereRequest(resources=dict(need), replicas=replicas)
     setattr(body, kind, asked.names["name"])
-    return _as(WhereResult, await asked.ask("where", asked.user, body=body))
+    return content_of(WhereResult, await asked.ask("where", asked.user, body=body))
 
 
 async def _manifest(kind: Kind, asked: Asked, text: str, count: str) -> ManifestFits:
@@ -149,13 +141,8 @@ async def _manifest(kind: Kind, asked: Asked, text: str, count: str) -> Manifest
         body.replicas = number
     if NAME.fullmatch(seed := (asked.form or {}).get("seed", "")):
         body.seed = seed
-    return _as(ManifestFits, await asked.ask("manifest_fits", asked.user, body=body))
+    return content_of(ManifestFits, await asked.ask("manifest_fits", asked.user, body=body))
 
 
 def _command(kind: Kind, name: str) -> str:
     return f"kubectl seedquota where --subject project/{name} RESOURCE=AMOUNT" if kind == "project" else ""
-
-
-def _as(kind: type[_T], answer: RouteResponse) -> _T:
-    assert isinstance(answer.content, kind), f"it is a {kind.__name__}"
-    return answer.content

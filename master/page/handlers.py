@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from common.api.labels import SETTINGS
 from common.api.types import SEEDS
@@ -15,7 +15,7 @@ from common.kube.client.resource import Resource
 from common.kube.controller.reflector import Reflector
 from common.server.access_reviews import User
 from master.apiserver import serializers
-from master.apiserver.auth import Right, Rights
+from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import RouteResponse
 from master.apiserver.conditions import Preconditions
 from master.apiserver.problem import ProblemError
@@ -29,7 +29,6 @@ from master.page.views import organization, overview, plots, project, quota, quo
 from master.page.views.yaml_text import yaml_text
 from master.quotas import staleness
 
-_LIST_QUOTAS = Right(verb="list", resource="resourcequotas")
 _LIST_SEEDS = Right(verb="list", resource="seeds")
 _GET_SETTINGS = Right(verb="get", resource="quotasettings", name=SETTINGS)
 _UPDATE_SETTINGS = Right(verb="update", resource="quotasettings", name=SETTINGS)
@@ -61,6 +60,8 @@ class Shown:
     events: str = EVENTS
     about: str = ""
 
+
+_T = TypeVar("_T")
 
 _ANY = Preconditions()
 
@@ -102,6 +103,22 @@ class Asked:
 Handler = Callable[[Asked], Awaitable[Shown]]
 
 
+def content_of(kind: type[_T], answer: RouteResponse) -> _T:
+    assert isinstance(answer.content, kind), f"it is a {kind.__name__}"
+    return answer.content
+
+
+async def ask_of_quota(asked: Asked, handler: str) -> RouteResponse:
+    """What that handler answers of the quota in the address. Raises ProblemError: 404 also where that would be 403."""
+    name = asked.names["name"]
+    try:
+        return await asked.ask(handler, asked.user, parameters={"name": name})
+    except ProblemError as problem:
+        if problem.status != 403:
+            raise
+        raise ProblemError(404, f"there is no quota {name}, or you cannot see it") from None
+
+
 class Pages:
     """Each raises ProblemError: 404 also for what the viewer may not see."""
 
@@ -123,7 +140,7 @@ class Pages:
         self._rows = quotas.Rows()
 
     async def overview(self, asked: Asked) -> Shown:
-        may_quotas, may_seeds = [await self._rights.has(asked.user, each) for each in (_LIST_QUOTAS, _LIST_SEEDS)]
+        may_quotas, may_seeds = [await self._rights.has(asked.user, each) for each in (LIST_QUOTAS, _LIST_SEEDS)]
         if not may_quotas or not may_seeds:
             return await self.start(asked)
         found = self._caches.quotas.store.values()
@@ -133,11 +150,11 @@ class Pages:
 
     async def start(self, asked: Asked) -> Shown:
         """For whoever sees projects and organizations only: of these not even a list of names is told."""
-        may_quotas, may_seeds = [await self._rights.has(asked.user, each) for each in (_LIST_QUOTAS, _LIST_SEEDS)]
+        may_quotas, may_seeds = [await self._rights.has(asked.user, each) for each in (LIST_QUOTAS, _LIST_SEEDS)]
         return Shown("start.html", "Your quotas", {"may_quotas": may_quotas, "may_seeds": may_seeds}, events="")
 
     async def quotas(self, asked: Asked) -> Shown:
-        await self._rights.require(asked.user, _LIST_QUOTAS)
+        await self._rights.require(asked.user, LIST_QUOTAS)
         wanted = quotas.read_filter(asked.query)
         view = quotas.listed(await self._rows.of(self._caches.quotas.store.values()), wanted)
         silent = staleness.silence_of_master(self._caches.seeds.store.values(), self._clock())
@@ -223,7 +240,7 @@ class Pages:
         found = self._caches.seeds.store.get(name)
         if not await self._may_get(asked.user, "seeds", name) or found is None:
             raise ProblemError(404, f"there is no seed {name}, or you cannot see it")
-        may_quotas = await self._rights.has(asked.user, _LIST_QUOTAS)
+        may_quotas = await self._rights.has(asked.user, LIST_QUOTAS)
         known = self._caches.quotas.store.values() if may_quotas else []
         may_edit = await self._rights.has(asked.user, Right(verb="update", resource="seeds", name=name))
         values = {"view": seeds.page(found, known, self._clock()), "may_quotas": may_quotas}
@@ -232,7 +249,7 @@ class Pages:
 
     async def settings(self, asked: Asked) -> Shown:
         await self._rights.require(asked.user, _GET_SETTINGS)
-        await self._rights.require(asked.user, _LIST_QUOTAS)
+        await self._rights.require(asked.user, LIST_QUOTAS)
         view = settings.page(
             self._caches.settings.store.get(SETTINGS),
             self._caches.quotas.store.values(),

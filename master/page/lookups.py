@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import Literal
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from master.apiserver.allocation_types import Allocation
@@ -14,10 +14,8 @@ from master.apiserver.cluster_lists import QuotaClusters
 from master.apiserver.decisions import Decision, Refusals
 from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME, PATTERNS
-from master.page.handlers import Asked, Shown
+from master.page.handlers import Asked, Shown, ask_of_quota, content_of
 from master.page.views import quota_clusters
-
-_T = TypeVar("_T")
 
 PER_PAGE = "50"
 
@@ -73,13 +71,7 @@ class Lookups:
     async def quota_clusters(self, asked: Asked) -> Shown:
         """The user clusters that use most of a quota."""
         name = asked.names["name"]
-        try:
-            answer = await asked.ask("list_quota_clusters", asked.user, parameters={"name": name})
-        except ProblemError as problem:
-            if problem.status != 403:
-                raise
-            raise ProblemError(404, f"there is no quota {name}, or you cannot see it") from None
-        found = _as(QuotaClusters, answer)
+        found = content_of(QuotaClusters, await ask_of_quota(asked, "list_quota_clusters"))
         values = {"name": name, "found": found, "rest": quota_clusters.shown(found.rest)}
         values |= {"lines": quota_clusters.lines(found, datetime.now(UTC))}
         command, call = f"kubectl seedquota consumers {name} --all", f"GET /api/v2/quotas/{name}/clusters"
@@ -88,15 +80,10 @@ class Lookups:
     async def refusals(self, kind: Literal["quota", "project"], asked: Asked) -> Shown:
         """What a quota refused lately, or was refused in a project."""
         name = asked.names["name"]
-        found = _as(Refusals, await asked.ask("list_refusals", asked.user, query={kind: name}))
+        found = content_of(Refusals, await asked.ask("list_refusals", asked.user, query={kind: name}))
         values = {"kind": kind, "name": name, "found": found}
         call = f"GET /api/v1/refusals?{kind}={name}"
         return Shown("refusals.html", f"Refusals of {name}", values, "kubectl seedquota denials", call, events="")
-
-
-def _as(kind: type[_T], answer: RouteResponse) -> _T:
-    assert isinstance(answer.content, kind), f"it is a {kind.__name__}"
-    return answer.content
 
 
 def _next(answer: RouteResponse, query: Mapping[str, str]) -> str:
