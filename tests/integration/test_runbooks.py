@@ -113,6 +113,8 @@ async def test_an_etcd_of_a_seed_and_then_that_of_the_master(site: Site) -> None
     await restored(site, "master")
     # Which of the two reasons is said depends on whether the master that took over had the limit of 6 in its cache.
     await site.comes("master", f"resourcequotas/{QUOTA}", "Exceeded", "True", "", "cpu 6/4: ", seconds=120)
+    _, reason, _ = await site.condition("master", f"resourcequotas/{QUOTA}", "Exceeded")
+    assert reason in ("LimitLowered", "UsageNotAdmitted")
     for cluster in ("user-1", "user-2"):
         await until(lambda cluster=cluster: site.refused(cluster), 60)
     await site.quota(cpus(7))

@@ -250,7 +250,8 @@ async def test_that_machines_are_checked_is_proven_and_the_quota_tells_when_the_
             assert status == 200
             told = await enforced(installation, "capi-proven", "False")
             # The third cluster is asked by way of the same balancer, and may be noticed by then.
-            assert told.startswith("alpha/cluster.x-k8s.io:c1 on seed-1, alpha/cluster.x-k8s.io:c2 on seed-1"), told
+            both = "alpha/cluster.x-k8s.io:c1 on seed-1, alpha/cluster.x-k8s.io:c2 on seed-1"
+            assert told.startswith((f"{both}: ", f"{both}, alpha/user-1 on seed-1: ")), told
             told = (await said(installation, "seeds/seed-1", "WebhookServing", "False"))[1]
             assert told.startswith("alpha/cluster.x-k8s.io:c1, alpha/cluster.x-k8s.io:c2"), told
         finally:
