@@ -65,7 +65,7 @@ _LONGEST_STALL = Gauge(
 )
 _BUSIEST_STALL = Gauge(
     "seedquota_event_loop_busiest_stall_cpu_seconds",
-    "Most CPU time in the last one to two minutes that the event loop used between two looks at timers, 20 ms apart."
+    "Most CPU time in the last one to two minutes that the event loop used between two timers, 20 ms apart."
     " If the longest stall is much longer, the process got no CPU.",
 )
 _LEADER = Gauge("seedquota_leader", "1 while this replica leads, else 0.")

@@ -10,7 +10,7 @@ WINDOW_SECONDS = 60.0
 
 
 class Stalls:
-    """What is told is of the last one to two minutes, so that each look of Prometheus sees each stall."""
+    """Both values are of the last one to two minutes, so that each scrape of Prometheus sees each stall."""
 
     def __init__(self) -> None:
         self._before = self._now = (0.0, 0.0)
@@ -22,7 +22,7 @@ class Stalls:
         return max(self._before[0], self._now[0])
 
     def busiest(self) -> float:
-        """Seconds of CPU time: a stall that is longer was one without a CPU."""
+        """Seconds of CPU time of the event loop's thread. If a stall was much longer, the thread got no CPU."""
         return max(self._before[1], self._now[1])
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -229,8 +229,8 @@ class Trust(Enum):
 def trusted(account: Account, grant: Grant) -> Trust:
     knows = not account.in_doubt or grant.incarnation == account.master  # another life of its ledger forgot
     if knows and not any(resources.subtract(grant.granted, grant.returned).values()):
-        # Nothing was handed out that could have been used; but of what was used before a quota was withdrawn from this
-        # seed the account knows nothing, and some of it may still be on its way.
+        # The seed holds nothing, so nothing can be in flight. An account that was closed (rule 3.11) has forgotten what
+        # it had admitted before, which may be in flight.
         return Trust.COUNTS if account.granted and fencing.is_closed(account) else Trust.ALL
     if not account.granted:
         return Trust.NOTHING

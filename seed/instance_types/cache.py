@@ -116,7 +116,7 @@ class FlavourCache:
         return self._shelves.of_asker(asker)
 
     def keep(self, place: Place, asker: Hashable) -> None:
-        """This user cluster has machine types there, though another one's question told of them."""
+        """Also lists the types of this place for this user cluster. They were read for another one."""
         self._shelves.join(place, asker)
 
     async def find(self, question: Question, deadline: float) -> Known:

@@ -1,9 +1,10 @@
 """The block of one writer: what it admits at once, and what of that has no name in the account yet (rule 4.15).
 
-Safety: nothing is admitted but from a block whose write began less than GOOD_FOR ago. A read does not make that later:
-the leader may take the block right after it. What was admitted since the last write is part of the block
-until the next write names it, whatever that write is for. While a write is under way, or its outcome is not known, what
-is admitted fits into the block before it and into the one after it. The block's number tells whether it was done.
+Safety: a request is admitted only from a block whose last write began less than GOOD_FOR ago. A read does not extend
+this time: the leader may take the block right after the read. What was admitted since the last write is part of the
+block until the next write names it, whatever that write is for. While a write is under way, or its outcome is not
+known, what is admitted fits into the block before it and into the one after it. The block's number tells whether it was
+done.
 
 Who calls what: `named` before the writer decides, `hold` on what it decided, and then `saved`, `refused`, or, once the
 account was read again, `read`. A conflict is no outcome: a request that a client or a proxy sent again conflicts with

@@ -1,5 +1,5 @@
-"""The machine types that user clusters have, by what their clouds have told of them already. No cloud is asked, and no
-credentials are used: whoever asks may see a project, and nothing of its clusters.
+"""The machine types of a project's user clusters, as far as this replica has read them from their clouds already. It
+calls no cloud and uses no credentials: whoever asks may see a project, and nothing of its clusters.
 
 `GET /machinetypes/PROJECT` on the port of the metrics of every replica: each has a catalogue of its own.
 """
@@ -74,7 +74,7 @@ class KnownTypes:
         """What a Machine costs, wherever one of these projects may have it. Where a type's sizes differ and the Machine
         does not say which is meant, that is the largest of each resource.
 
-        Raises NotSized, and ProviderUnavailable for a type that no cloud has told of yet.
+        Raises NotSized, and ProviderUnavailable for a type that was not read from a cloud yet.
         """
         found = self._sizing.read(machine)
         if not isinstance(found, Lookup):

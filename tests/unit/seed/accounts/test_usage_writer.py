@@ -984,7 +984,7 @@ async def test_what_is_reserved_for_a_machine_that_cannot_be_sized_stays_reserve
 
 
 async def lend(world: SeedWorld, used: str) -> None:
-    """What is used is all that the quota has. Machine new stands on surge until old is gone."""
+    """The quota is full. The Machine `new` uses surge until the Machine `old` is deleted."""
     lent = Reservation(source=KEY, object="ns/new", amount=nanos("surge.cpu=8"), replaces="old-uid")
 
     def full(account: Account) -> tuple[Account, None]:
