@@ -37,6 +37,11 @@ def owners(account: Account) -> dict[str, Reservation]:
     return accounts.of_source(account, BLOCKS)
 
 
+def together(account: Account) -> ResourceList:
+    """What all blocks have: no more can have been admitted and have no name yet."""
+    return resources.total(block.amount for block in owners(account).values())
+
+
 def hold(account: Account, owner: str, amount: ResourceList, number: int) -> Account:
     """The owner has this block from now on, in place of the one before; none if it is of nothing."""
     account = without(account, [owner])

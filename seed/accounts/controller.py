@@ -188,10 +188,11 @@ class Accounts:
         if totals.unadmitted is not None:
             totals.unadmitted.admitted(reservations)
         known = self._unsized.get((quota.key.uid, source.key))
+        ahead = blocks.together(account)
         if known is None or known.line is not totals.line:
-            rest = unsized.first(account.used.get(source.key, {}), reservations, totals)
+            rest = unsized.first(account.used.get(source.key, {}), reservations, totals, ahead=ahead)
         else:
-            rest = unsized.then(known, reservations, totals)
+            rest = unsized.then(known, reservations, totals, ahead=ahead)
         sure = source_count.covered(reservations, doubtful, live=source.live)
         seen, gone = totals.seen(sure), totals.gone(sure)
         counted = {uid for uid, kept in reservations.items() if uid in gone or seen.get(uid, -1) >= kept.generation}

@@ -4,6 +4,9 @@ They were counted at sizes that nobody tells any more, or not yet: a stamp is mi
 off, or its cloud has to be asked. The account has the sum of their source. What the sized ones have in it is known, so
 the rest is theirs. It is counted beside the sized ones from then on, less the part of each that is sized later, until
 the last of them is sized or gone. Nobody knows the part of one that goes before: that stays until then.
+
+A replica may have admitted some of the sized ones from its block, and not named them yet (protocol.md, rule 4.15). Those
+were never counted, and nothing tells which they are. So what all blocks have is not taken for counted before.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ class Rest(msgspec.Struct, frozen=True):
     amount: ResourceList = {}
 
 
-def first(used: ResourceList, reservations: Mapping[str, Reservation], totals: Usage) -> Rest:
+def first(
+    used: ResourceList, reservations: Mapping[str, Reservation], totals: Usage, *, ahead: ResourceList
+) -> Rest:
     """At the first count of a source by a leader. `used` is what the account has of it, `reservations` are the source's
-    own, by uid."""
+    own, by uid, `ahead` is what all blocks of the account have."""
     uids = frozenset(uid for uid in totals.guessed if not _holds(reservations.get(uid)))
     if not uids:
         return Rest(totals.line)
@@ -36,10 +41,10 @@ def first(used: ResourceList, reservations: Mapping[str, Reservation], totals: U
     reserved = totals.sizes(uid for uid in reservations if uid not in totals.guessed)
     new = (resources.subtract(size, _before(size, reservations[uid])) for uid, size in reserved.items())
     before = resources.subtract(sized, resources.total(new))
-    return Rest(totals.line, uids, _left(used, before))
+    return Rest(totals.line, uids, _left(used, before, ahead))
 
 
-def then(known: Rest, reservations: Mapping[str, Reservation], totals: Usage) -> Rest:
+def then(known: Rest, reservations: Mapping[str, Reservation], totals: Usage, *, ahead: ResourceList) -> Rest:
     """At each count after that."""
     uids = known.uids & totals.guessed.keys()
     if uids == known.uids:
@@ -48,7 +53,7 @@ def then(known: Rest, reservations: Mapping[str, Reservation], totals: Usage) ->
         return Rest(known.line)
     sized = totals.sizes(known.uids - uids)
     before = resources.total(_before(size, reservations.get(uid)) for uid, size in sized.items())
-    return Rest(known.line, uids, _left(known.amount, before))
+    return Rest(known.line, uids, _left(known.amount, before, ahead))
 
 
 def used(
@@ -75,5 +80,6 @@ def _before(size: ResourceList, reservation: Reservation | None) -> ResourceList
     return {} if _holds(reservation) else resources.at_least_zero(resources.subtract(size, reservation.amount))
 
 
-def _left(amount: ResourceList, gone: ResourceList) -> ResourceList:
-    return {name: left for name, had in amount.items() if (left := had - gone.get(name, 0)) > 0}
+def _left(amount: ResourceList, gone: ResourceList, ahead: ResourceList) -> ResourceList:
+    certain = resources.at_least_zero(resources.subtract(gone, ahead))
+    return {name: left for name, had in amount.items() if (left := had - certain.get(name, 0)) > 0}

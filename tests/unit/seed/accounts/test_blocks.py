@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 import pytest
 
@@ -9,6 +11,7 @@ from common.kube.controller.store import Change
 from common.quota import account as accounts
 from common.quota import blocks, escrow
 from common.quota.account import Account, Reservation
+from seed.usage.source import UsageSource
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_usage_writer import KEY, WINDOW, Leading, leading, use
 from tests.unit.seed.kinds.machines.test_totals import machine
@@ -115,6 +118,16 @@ async def test_a_block_stays_while_the_size_of_something_that_came_is_not_known(
         leader.source.totals.apply(Change(machine("unsized", None), machine("unsized", "8")))
         await eventually(lambda: not blocks.owners(leader.world.account()))
         assert use(leader.world) == 8
+
+
+async def test_a_new_leader_does_not_take_what_has_no_name_yet_for_counted(leader: Leading) -> None:
+    """One Machine was counted, and its size is not known any more. Another was admitted from a block of its size."""
+    await hold(leader, "replica", 1)
+    account = msgspec.structs.replace(leader.world.account(), used={KEY: CPU})
+    for present in machine("counted", None), machine("ahead", "8"):
+        leader.source.totals.apply(Change(None, present))
+    after = leader.accounts.counted(account, cast(UsageSource, leader.source), _of(leader)[1])
+    assert after.used[KEY]["cpu"] == 2 * CPU["cpu"]
 
 
 async def test_an_object_is_judged_once_each_replica_with_a_block_has_written(leader: Leading) -> None:
