@@ -188,11 +188,8 @@ class Accounts:
         if totals.unadmitted is not None:
             totals.unadmitted.admitted(reservations)
         known = self._unsized.get((quota.key.uid, source.key))
-        ahead = blocks.together(account)
-        if known is None or known.line is not totals.line:
-            rest = unsized.first(account.used.get(source.key, {}), reservations, totals, ahead=ahead)
-        else:
-            rest = unsized.then(known, reservations, totals, ahead=ahead)
+        before, ahead = account.used.get(source.key, {}), blocks.together(account)
+        rest = unsized.rest(known, before, reservations, totals, ahead=ahead)
         sure = source_count.covered(reservations, doubtful, live=source.live)
         seen, gone = totals.seen(sure), totals.gone(sure)
         counted = {uid for uid, kept in reservations.items() if uid in gone or seen.get(uid, -1) >= kept.generation}
@@ -306,6 +303,7 @@ class Accounts:
             window=self._window,
             now=now,
             withdrawn=bool(quota.withdrawn),
+            published=quota.published,
         )
         if progress.doubted and not before.doubted:
             left = round(plan.window_left(progress, self._window, now), 1)
@@ -354,7 +352,7 @@ class Accounts:
                 )
             case plan.Rebuild():
                 life = secrets.token_hex(8)
-                await change(lambda present: (plan.rebuilt(present, grant, life, nonce), None))
+                await change(lambda present: (plan.rebuilt(present, grant, quota.published, life, nonce), None))
                 log.warning("ledger went backwards: account fenced", extra={"quota": quota.name})
             case plan.Wait(seconds=seconds):
                 return seconds

@@ -4,8 +4,8 @@
    before us, or nobody has claimed it since that was so, it is fenced in the same write: the ledger may have been
    restored from a backup meanwhile.
 2. Another life of the master's ledger speaks: fence.
-3. The master has seen more of it than the ledger knows: a new life, fenced. It speaks to another life of the account:
-   fenced, in doubt.
+3. The master has seen more of it than the ledger knows, or the copy shows a report of a later write of it: a new life,
+   fenced. The master speaks to another life of the account: fenced, in doubt.
 4. Fenced and answered: recount every source, then open. Where the ledger may know nothing of what was admitted
    last, only after that cannot be on its way any more. A fenced account admits nothing, so this time begins with the
    fence, and also passes while the master has not answered.
@@ -26,6 +26,7 @@ from common.api.account_waits import WaitReason
 from common.quota import account as accounts
 from common.quota import fencing, resources
 from common.quota.account import Account, Grant
+from common.quota.escrow import Report
 
 WAIT_FOR_SOURCES = 0.5  # seconds before looking again whether every source was listed; their news come sooner
 
@@ -113,9 +114,10 @@ def next_step(
     window: float,
     now: float,
     withdrawn: bool = False,
+    published: Report | None = None,
 ) -> tuple[Step, Progress]:
     """The step, and what is remembered if it succeeds. `window` in seconds, `now` monotonic. `withdrawn`: the quota
-    limits nothing on this seed."""
+    limits nothing on this seed. `published`: the report that the copy shows."""
     if account.epoch != term or (progress.claimed, progress.life) != (term, account.incarnation):
         return Claim(), Progress(claimed=term, life=account.incarnation)
     if not account.fenced:
@@ -124,7 +126,7 @@ def next_step(
         progress = msgspec.structs.replace(progress, fenced_since=now)
     if fencing.needs_fence(account, grant):
         return Fence(), progress
-    if fencing.went_back(account, grant):
+    if _went_back(account, grant, published):
         return Rebuild(), progress
     if fencing.is_superseded(account, grant):
         return Fence(), progress
@@ -261,5 +263,12 @@ def fenced(account: Account, grant: Grant, nonce: str) -> Account:
     return fencing.fence(account, nonce, in_doubt=in_doubt)
 
 
-def rebuilt(account: Account, grant: Grant, incarnation: str, nonce: str) -> Account:
-    return fencing.rebuild(account, incarnation, nonce) if fencing.went_back(account, grant) else account
+def rebuilt(account: Account, grant: Grant, published: Report | None, incarnation: str, nonce: str) -> Account:
+    return fencing.rebuild(account, incarnation, nonce) if _went_back(account, grant, published) else account
+
+
+def _went_back(account: Account, grant: Grant, published: Report | None) -> bool:
+    """A report is published after the write that it is about, and the master takes no earlier one of the same life."""
+    if published is not None and published.incarnation == account.incarnation and published.sequence > account.sequence:
+        return True
+    return fencing.went_back(account, grant)

@@ -5,8 +5,8 @@ off, or its cloud has to be asked. The account has the sum of their source. What
 the rest is theirs. It is counted beside the sized ones from then on, less the part of each that is sized later, until
 the last of them is sized or gone. Nobody knows the part of one that goes before: that stays until then.
 
-A replica may have admitted some of the sized ones from its block, and not named them yet (protocol.md, rule 4.15). Those
-were never counted, and nothing tells which they are. So what all blocks have is not taken for counted before.
+A replica may have admitted some of the sized ones from its block, and not named them yet (protocol.md, rule 4.15).
+Those were never counted, and nothing tells which they are. So what all blocks have is not taken for counted before.
 """
 
 from __future__ import annotations
@@ -29,11 +29,23 @@ class Rest(msgspec.Struct, frozen=True):
     amount: ResourceList = {}
 
 
-def first(
-    used: ResourceList, reservations: Mapping[str, Reservation], totals: Usage, *, ahead: ResourceList
+def rest(
+    known: Rest | None,
+    used: ResourceList,
+    reservations: Mapping[str, Reservation],
+    totals: Usage,
+    *,
+    ahead: ResourceList,
 ) -> Rest:
-    """At the first count of a source by a leader. `used` is what the account has of it, `reservations` are the source's
-    own, by uid, `ahead` is what all blocks of the account have."""
+    """`known`: of the count before, if there was one. `used` is what the account has of the source, `reservations` are
+    the source's own, by uid, `ahead` is what all blocks of the account have."""
+    if known is None or known.line is not totals.line:
+        return first(used, reservations, totals, ahead=ahead)
+    return then(known, reservations, totals, ahead=ahead)
+
+
+def first(used: ResourceList, reservations: Mapping[str, Reservation], totals: Usage, *, ahead: ResourceList) -> Rest:
+    """At the first count of a source by a leader."""
     uids = frozenset(uid for uid in totals.guessed if not _holds(reservations.get(uid)))
     if not uids:
         return Rest(totals.line)

@@ -7,6 +7,7 @@ import pytest
 
 from common.quota import fencing
 from common.quota.account import Account, Grant, StaleEpochError
+from common.quota.escrow import Report
 from seed.accounts import plan
 from seed.accounts.plan import Claim, Fence, Obey, Open, Progress, Rebuild, Relist, Rest, SourceFacts, Step, Wait
 
@@ -29,9 +30,14 @@ def grant(**facts: object) -> Grant:
 
 
 def step(
-    present: Account, said: Grant, progress: Progress = MINE, *sources: SourceFacts, now: float = 1000.0
+    present: Account,
+    said: Grant,
+    progress: Progress = MINE,
+    *sources: SourceFacts,
+    now: float = 1000.0,
+    published: Report | None = None,
 ) -> tuple[Step, Progress]:
-    return plan.next_step(present, said, progress, sources, term=TERM, window=WINDOW, now=now)
+    return plan.next_step(present, said, progress, sources, term=TERM, window=WINDOW, now=now, published=published)
 
 
 def in_doubt(**facts: object) -> Account:
@@ -85,6 +91,21 @@ def test_another_life_of_the_masters_ledger_fences():
 def test_a_ledger_behind_what_the_master_saw_is_rebuilt():
     assert step(account(), grant(returned={"cpu": 2}))[0] == Rebuild()
     assert step(in_doubt(), grant(nonce="n", seen=41))[0] == Rebuild()
+
+
+@pytest.mark.parametrize(
+    ("published", "then"),
+    [
+        (Report(incarnation="a", sequence=40), Rest()),
+        (Report(incarnation="before", sequence=41), Rest()),
+        (Report(incarnation="a", sequence=41), Rebuild()),
+    ],
+)
+def test_a_report_of_a_later_write_shows_that_the_ledger_went_back(published: Report, then: Step):
+    """The master would take no report of this life until the ledger has come as far again."""
+    assert step(account(), grant(), published=published)[0] == then
+    rebuilt = plan.rebuilt(account(), grant(), published, "b", "n")
+    assert (rebuilt.incarnation, rebuilt.nonce) == (("b", "n") if then == Rebuild() else ("a", ""))
 
 
 def test_a_ledger_that_the_master_watched_without_a_break_is_whole():
