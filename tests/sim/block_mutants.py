@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import blocks, escrow, fencing, resources
+from common.quota import blocks, escrow, fencing, reservations, resources
 from common.quota.account import Account, Admitted, Reservation, Terms
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
@@ -22,6 +22,7 @@ from seed.accounts.block_collector import BlockCollector
 from seed.accounts.registry import AccountHandle
 from seed.ledger import own_block
 from seed.ledger.own_block import OwnBlock
+from seed.ledger.writer import AccountWriter
 from seed.model.quota import Quota
 from tests.sim import block_scenes
 from tests.sim.mutant import Mutant
@@ -33,6 +34,7 @@ _hold, _saved, _refused, _init = (
     OwnBlock.refused,
     OwnBlock.__init__,
 )
+_read_again = AccountWriter._read_again
 _report, _rebuild, _use = escrow.report, fencing.rebuild, accounts.use
 
 
@@ -125,6 +127,11 @@ def nothing_is_subtracted(
     return Admitted(None, reservation)
 
 
+async def a_conflict_refuses(self: AccountWriter, *, take: bool) -> None:
+    self.block.refused()
+    await _read_again(self, take=take)
+
+
 def any_amount_fits(_need: ResourceList, _left: object) -> bool:
     return True
 
@@ -167,6 +174,16 @@ ALL = (
         RUSH,
     ),
     Mutant("who refuses takes blocks for used", ((blocks, "sure_use", certain_without_blocks),), RUSH),
+    Mutant(
+        "a conflict of a write that was sent twice is a refusal",
+        ((AccountWriter, "_read_again", a_conflict_refuses),),
+        UNSURE,
+    ),
+    Mutant(
+        "an update that comes before the name has the place of the creation",
+        ((blocks, "_below", reservations.on_top),),
+        ("rush", "updates"),
+    ),
     Mutant("blocks are reported as reserved", ((publisher, "report", all_is_reserved),), RUSH),
     Mutant("what is named late is certain", ((blocks, "named", named_in_time),), RUSH),
     Mutant("all replicas have one block", ((OwnBlock, "__init__", one_for_all),), RUSH),

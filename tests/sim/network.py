@@ -85,6 +85,7 @@ class Network:
         self.loss = 0.0  # of the requests, and of the answers
         self.late = 0.0  # of the requests: the sender gives up, and then it arrives
         self.repeat = 0.0  # of what nobody waits for
+        self.resend = 0.0  # of writes: a client whose connection ends sends one again, and hears of the second only
         self._rng = rng
         self._note = note
 
@@ -118,6 +119,9 @@ class Network:
                     self.flying[index] = flight  # of what is said again and again, the last is enough
                     return
         self.flying.append(flight)
+
+    def sends_again(self) -> bool:
+        return self.resend > 0 and self._rng.random() < self.resend
 
     def due(self) -> list[int]:
         """What can arrive now."""

@@ -87,6 +87,7 @@ class Chaos:
         network = world.network
         network.loss, network.late = 0.1 * swarm["loss"] / 3, 0.1 * swarm["late"] / 3
         network.repeat = 0.3 * swarm["repeat"] / 3
+        network.resend = 0.1 * swarm["late"] / 3
         self.lag = choose_lag if swarm["lag"] else lambda _rng, _at, end: end
         acts: list[tuple[float, Step]] = [
             (22, self.deliver),
@@ -287,6 +288,8 @@ class Chaos:
             for _ in range(self.rng.choice((1, 2, 4))):
                 _round(self.world)
             self.finish()
+            if self.world.swarm["updates"]:
+                self.resize_newest(*found)
             self.world.pass_time(self.rng.choice((0.01, 0.05, 0.1)))
 
     def resize(self) -> None:
@@ -296,6 +299,13 @@ class Chaos:
         thing = self.world.things[self.rng.choice(list(found[1].machines))]
         if thing.size is not None and len(thing.wishes) < 3:
             self.world.resize(*found, thing, self.rng.choice(SIZES))
+
+    def resize_newest(self, site: Site, source: Source) -> None:
+        """Somebody changes what was created a moment ago: a controller that adds what is missing."""
+        things = self.world.things
+        thing = things[next(reversed(source.machines))] if source.machines else None
+        if thing is not None and thing.size is not None and not thing.wishes and self.rng.random() < 0.5:
+            self.world.resize(site, source, thing, SIZES[-1])
 
     def roll(self) -> None:
         found = self.source()
@@ -679,14 +689,14 @@ class Chaos:
 def _working(world: World) -> Iterator[None]:
     """A network that loses nothing."""
     network = world.network
-    before = network.loss, network.late, network.repeat
-    network.loss = network.late = network.repeat = 0.0
+    before = network.loss, network.late, network.repeat, network.resend
+    network.loss = network.late = network.repeat = network.resend = 0.0
     working, world.working = world.working, True
     try:
         yield
     finally:
         world.working = working
-        network.loss, network.late, network.repeat = before
+        network.loss, network.late, network.repeat, network.resend = before
 
 
 def settle(world: World) -> None:

@@ -189,6 +189,8 @@ class LedgerClient:
             written = api.save(key, account, version)
             if before is not None and before.account.incarnation == account.incarnation:
                 replica.written(replica, key.uid, before.account, account, decided)
+            if replica.network.sends_again():
+                api.save(key, account, version)  # a conflict with what it did the first time
             return written
 
         return await replica.call(f"save {key.name}", write)
