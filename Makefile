@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KEEP ?=
 SCHEDULES ?= 100000
+WORLDS := --namespaces --tenancy --promises --kinds --allocations --parts
 MINUTES ?= 15
 STORE ?= apiserver
 # Processes that run tests at once: more than cores, since some always wait for something.
@@ -107,11 +108,7 @@ fuzz: $(STAMP)
 	@MINUTES=$(MINUTES) $(if $(SEED),SEED=$(SEED)) $(BIN)/python -m pytest -q -s --timeout=0 tests/fuzz/test_hostile_api.py
 
 sim: $(STAMP)
-	@$(BIN)/python -m tests.sim --schedules $(SCHEDULES)
-	@$(BIN)/python -m tests.sim --namespaces --schedules $(SCHEDULES)
-	@$(BIN)/python -m tests.sim --kinds --schedules $(SCHEDULES)
-	@$(BIN)/python -m tests.sim --promises --schedules $(SCHEDULES)
-	@$(BIN)/python -m tests.sim --allocations --schedules $(SCHEDULES)
+	@for world in '' $(WORLDS); do $(BIN)/python -m tests.sim $$world --schedules $(SCHEDULES) || exit 1; done
 	@$(BIN)/python -m tests.sim --mutants
 
 chaos: $(STAMP)
