@@ -127,6 +127,9 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
     if uncounted := [each for each in stale if each[1].not_listed and each[1].never_counted]:
         reason, message = stale_sources.reason_and_message(uncounted)
         return condition(kind, False, reason, f"{message}; what is there already is not part of the use")
+    if unreached := [each for each in stale if each[1].never_counted]:
+        reason, message = stale_sources.reason_and_message(unreached)
+        return condition(kind, None, reason, f"{message}; whether anything is refused there is not known")
     if _is_of_clusters(spec) and not any(seed.picked for seed in seeds):
         why = "spec.subject.clusters picks no cluster of the subject on any seed"
         return condition(kind, False, NO_CLUSTERS, f"{why}, so nothing is counted and nothing is refused")

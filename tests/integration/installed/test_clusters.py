@@ -318,6 +318,7 @@ async def test_a_user_cluster_that_was_never_readable_keeps_no_quota_from_openin
             "SourceUnreachable",
             "alpha/garbage on seed-1 cannot be reached, and nothing of it is counted yet",
         )
+        await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "Unknown", "SourceUnreachable")
         for kind in ("MachinesSized", "StampsCurrent"):
             await site.comes("seed-1", f"{CLUSTERS}/nobody", kind, "Unknown", "Unreachable")
         status = (await site.get("seed-1", f"{CLUSTERS}/nobody"))["status"]

@@ -138,6 +138,15 @@ def test_a_source_that_was_never_counted_has_no_last_count():
         "alpha/c2 on eu-1 cannot be reached, and nothing of it is counted yet; "
         "alpha/c1 on eu-1 has not been reached for less than 1m: its last count is kept",
     )
+    assert condition(status(seed("eu-1", stale_sources=[c1])), "Enforced")[0] == "True", (
+        "its API server asks all the same"
+    )
+    assert condition(status(seed("eu-1", stale_sources=[c1, c2])), "Enforced") == (
+        "Unknown",
+        "SourceUnreachable",
+        "alpha/c2 on eu-1 cannot be reached, and nothing of it is counted yet; whether anything is refused "
+        "there is not known",
+    )
 
 
 @pytest.mark.parametrize(
