@@ -38,7 +38,8 @@ MAX_COUNTERS = 160  # names in counters, which only grow: twice as many as a quo
 _LONGEST_TYPE = 63 - len(INSTANCES)
 _NOT_OF_TYPES = re.compile(r"[^a-z0-9._-]+")
 
-_PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+# A part of a domain may be longer than DNS has it (k8s.io/apimachinery/pkg/util/validation, IsDNS1123Subdomain).
+_PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 

@@ -127,6 +127,8 @@ def _refusals() -> Iterator[Refusal]:
     yield denial.not_specified("owner-ann", "must specify requests.cpu for: web")
     yield denial.not_specified("owner-ann", "must specify spec.replicas for: db")
     yield denial.not_specified("owner-ann", "must be written as example.com/v1, of which it counts fields, for: db")
+    no_scale = "must be edited, not scaled: example.com/v1, of which it counts fields, has no scale, for: db"
+    yield denial.not_specified("owner-ann", no_scale)
     yield denial.forged()
     yield denial.project_label()
     yield denial.unknown_project("alhpa", "Machine")

@@ -380,19 +380,33 @@ REPLICAS = "sum.databases.v1.example.com/spec.replicas"
 
 async def define_databases(site: Site) -> None:
     """In two versions, of which the older is served, too. `kubectl scale` sets their replicas."""
+    await define(site, "databases", {"v1": ".spec.replicas", "v1beta1": ".spec.replicas"})
+
+
+async def define(site: Site, plural: str, scales: dict[str, str]) -> None:
+    """`scales`: by version, the field that a Scale sets; empty: it has none. The first is stored."""
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    scale = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
-    version = {"served": True, "schema": schema, "subresources": {"scale": scale}}
-    versions = [{"name": "v1", "storage": True, **version}, {"name": "v1beta1", "storage": False, **version}]
-    names = {"plural": "databases", "singular": "database", "kind": "Database"}
+    versions = [
+        {
+            "name": name,
+            "served": True,
+            "storage": name == next(iter(scales)),
+            "schema": schema,
+            "subresources": {"scale": {"specReplicasPath": path, "statusReplicasPath": ".status.replicas"}}
+            if path
+            else {},
+        }
+        for name, path in scales.items()
+    ]
+    names = {"plural": plural, "singular": plural.removesuffix("s"), "kind": plural.removesuffix("s").capitalize()}
     spec = {"group": "example.com", "scope": "Namespaced", "names": names, "versions": versions}
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    status, found = await site.send("POST", path, crd | {"metadata": {"name": "databases.example.com"}})
+    status, found = await site.send("POST", path, crd | {"metadata": {"name": f"{plural}.example.com"}})
     assert status in (201, 409), found
     async with asyncio.timeout(30):
         while True:
-            async with site.session.get(DATABASES.format("v1", "default")) as answer:
+            async with site.session.get(f"/apis/example.com/v1/namespaces/default/{plural}") as answer:
                 if answer.status == 200:
                     return
             await asyncio.sleep(0.1)
@@ -444,6 +458,24 @@ async def test_a_number_in_custom_resources_is_limited_in_each_version_and_when_
     assert (await change({"spec": {"replicas": 0}}))[0] == 200
 
 
+async def test_a_scale_in_another_version_is_limited_by_the_field_that_it_sets(site: Site) -> None:
+    """The version that is counted has no scale, and another one sets another field by its."""
+    await define(site, "caches", {"v1": "", "v2": ".spec.replicas", "v3": ".spec.workers"})
+    replicas, workers = "sum.caches.v1.example.com/spec.replicas", "sum.caches.v1.example.com/spec.workers"
+    quota = await site.quota(f"{replicas}=10,{workers}=10", owner="eve")
+    namespace = await site.namespace(owner="eve")
+    path = f"/apis/example.com/{{}}/namespaces/{namespace}/caches"
+    spec = {"replicas": 1, "workers": 2}
+    cache = {"apiVersion": "example.com/v1", "kind": "Cache", "metadata": {"name": "a"}, "spec": spec}
+    await site.must("POST", path.format("v1"), cache)
+    for version, limited, before in (("v2", replicas, 1), ("v3", workers, 2)):
+        scale = f"{path.format(version)}/a/scale"
+        status, found = await site.send("PATCH", scale, {"spec": {"replicas": 50}}, MERGE)
+        assert status == 403 and f"requested: {limited}={50 - before}, used: " in found["message"], found
+        await site.must("PATCH", scale, {"spec": {"replicas": 9}}, MERGE)
+    assert site.use(quota) == nanos(f"{replicas}=9,{workers}=9")
+
+
 async def test_where_another_quota_counts_them_in_any_version_a_field_has_to_be_written_in_its_own(site: Site) -> None:
     """An API server converts nothing for a rule that asks about every version."""
     await define_databases(site)
@@ -454,6 +486,14 @@ async def test_where_another_quota_counts_them_in_any_version_a_field_has_to_be_
     status, message = await database(site, namespace, "b", 4, "v1beta1")
     assert status == 403 and f"failed quota: {quota}: must be written as example.com/v1" in message, message
     assert (site.use(quota), site.use(number)) == (nanos(f"{REPLICAS}=4"), nanos("count/databases.example.com=1"))
+
+
+async def test_a_label_that_only_api_servers_take_is_one_by_which_a_quota_refuses(site: Site) -> None:
+    """A part of its domain is longer than a part of a DNS name."""
+    label = {f"{'a' * 64}.example.com/owner": "zoe"}
+    await site.quota("pods=1", **label)
+    namespace = await site.namespace(**label)
+    assert [(await site.pod(namespace))[0] for _ in range(2)] == [201, 403]
 
 
 async def test_what_adds_nothing_never_reaches_the_webhook(site: Site) -> None:

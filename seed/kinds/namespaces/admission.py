@@ -189,7 +189,10 @@ class NamespacedAdmission:
             return {}
         counting = (fields.evaluator_of(kind, quota.of_objects) for quota in quotas)
         versions = {evaluator.version for evaluator in counting if evaluator is not None}
-        return await scaled_fields(self._namespaces, cluster, kind, versions, deadline - RESERVING) if versions else {}
+        if not versions or write.sent is None:
+            return {}
+        until = deadline - RESERVING
+        return await scaled_fields(self._namespaces, cluster, kind, versions, write.sent.version, until)
 
     def _unpromised(self, error: NotReadable | Exists, name: str) -> Verdict:
         if isinstance(error, Exists):

@@ -1,4 +1,9 @@
-"""Which field of an object a write of its subresource `scale` sets, as the kind's definition says it."""
+"""Which field of an object a write of its subresource `scale` sets, as the kind's definition says it.
+
+Each version of a kind has a subresource of its own, or has none. Where versions differ in nothing but their names
+(`conversion: None`), the field is that of the version that was written, and has the same path in the version that is
+counted. A webhook of the kind converts otherwise as it likes: then it is the field that the counted version names.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +35,13 @@ class _Version(msgspec.Struct, frozen=True):
     subresources: _Subresources = _Subresources()
 
 
+class _Conversion(msgspec.Struct, frozen=True):
+    strategy: str = "None"
+
+
 class _Spec(msgspec.Struct, frozen=True):
     versions: list[_Version] = []
+    conversion: _Conversion = _Conversion()
 
 
 class _Definition(Object, frozen=True, kw_only=True):
@@ -44,9 +54,10 @@ _DEFINITIONS = Resource(
 
 
 async def scaled_fields(
-    connected: Connected, cluster: str, kind: GroupResource, versions: Iterable[str], until: float
+    connected: Connected, cluster: str, kind: GroupResource, versions: Iterable[str], written: str, until: float
 ) -> Replicas:
-    """In these versions, by a consistent read. Raises NotReadable."""
+    """In these versions, by a consistent read; without those in which it is not known. `written`: the version of the
+    Scale. Raises NotReadable."""
     usual = dict.fromkeys(versions, USUAL_REPLICAS)
     if "." not in kind.group:
         return usual  # a definition has a domain as its group
@@ -60,4 +71,7 @@ async def scaled_fields(
     if found is None:
         return usual  # another API server serves it
     paths = {each.name: each.subresources.scale.spec_replicas_path for each in found.spec.versions}
-    return {version: tuple(path.removeprefix(".").split(".")) for version, path in paths.items() if path}
+    known = {version: paths[version] for version in versions if version in paths}
+    if found.spec.conversion.strategy == "None" and (path := paths.get(written)):
+        known = dict.fromkeys(known, path)
+    return {version: tuple(path.removeprefix(".").split(".")) for version, path in known.items() if path}

@@ -28,7 +28,7 @@ from seed.kinds.namespaces.evaluators.object_count import Numbered
 
 SCALE: Final = "scale"
 Replicas = Mapping[str, tuple[str, ...]]
-"""By version of a kind, the path of the field that a Scale sets."""
+"""By version of a kind, the path of the field that a Scale sets; without versions in which that is not known."""
 
 USUAL_REPLICAS: Final = ("spec", "replicas")
 """Of kinds without a definition, such as Deployments."""
@@ -90,11 +90,13 @@ class FieldEvaluator(Counting[Object]):
         """The same write, with the fields. Raises Refused."""
         sent, name = write.sent, write.new.metadata.name
         assert sent is not None, "a write of a kind that is counted by number has it"
+        counted, scaled = f"{self.resource.group}/{self.version}, of which it counts fields", replicas.get(self.version)
         if write.subresource != SCALE and sent.version != self.version:
-            group = self.resource.group
-            raise Refused(f"must be written as {group}/{self.version}, of which it counts fields, for: {name}")
+            raise Refused(f"must be written as {counted}, for: {name}")
+        if write.subresource == SCALE and not scaled:
+            raise Refused(f"must be edited, not scaled: {counted}, has no scale, for: {name}")
         try:
-            new, old = self._decoded(write, sent, replicas.get(self.version, ()))
+            new, old = self._decoded(write, sent, scaled or ())
         except _UNREADABLE:
             shown = ", ".join(sorted(field.shown for field in self.fields.values()))
             raise Refused(f"must specify {shown} as a number or quantity that is not negative for: {name}") from None

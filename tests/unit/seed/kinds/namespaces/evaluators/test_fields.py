@@ -126,7 +126,13 @@ def test_a_scale_adds_to_the_field_that_the_definition_names() -> None:
     asked = write({"replicas": 5}, {"replicas": 2}, version="v1beta1", subresource="scale")
     assert adds(asked, REPLICAS, DISK, v1=("spec", "replicas")) == {"spec.replicas": "3"}
     assert adds(asked, REPLICAS, DISK, v1=("spec", "disk", "size")) == {"spec.disk.size": "3"}
-    assert adds(asked, REPLICAS, DISK, v2=("spec", "replicas")) == {}
+    assert adds(asked, REPLICAS, DISK, v1=("spec", "other")) == {}
+
+
+def test_a_scale_is_refused_where_it_is_not_known_what_it_sets_in_the_version_that_is_counted() -> None:
+    asked = write({"replicas": 5}, {"replicas": 2}, version="v2", subresource="scale")
+    with pytest.raises(Refused, match=r"must be edited, not scaled: example\.com/v1, .* has no scale, for: db"):
+        adds(asked, REPLICAS, v2=("spec", "replicas"))
 
 
 def test_a_quota_that_also_counts_the_number_asks_one_evaluator() -> None:
