@@ -1,7 +1,8 @@
 """Pods per second through a real API server: without a quota, with core's, behind a bare webhook, and behind ours.
 
-All lines are of one run against one user cluster of an installation. Each line has namespaces of its own, which are
-emptied after it.
+Ours are a quota of kind namespaces, a quota of the namespaces' project, and that with a quota of its organization. All
+lines are of one run against one user cluster of an installation. Each line has namespaces of its own, which are emptied
+after it.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
 
+from common.api.labels import PROJECT_LABEL
 from devcluster import manifests
 from devcluster.controlplane import ApiServer
 from devcluster.install import GROUP_PATH
-from devcluster.objects import API, namespace
+from devcluster.objects import named, namespace, project
 from devcluster.observe import api_writes
 from tests.bench.installed import Site, site
 from tests.bench.load import Result, Task, in_process
@@ -31,6 +33,16 @@ LABEL = "bench.seedquota.io/quota"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 BARE = "bench-bare"
 LIMIT = "1000000"
+ORGANIZATION = "bench"
+PROJECTS = {"project": "alone", "both": "in-bench"}  # whose the namespaces of these lines are
+OURS: Mapping[str, Mapping[str, manifests.Manifest]] = {  # of each line, by name: whose pods the quota limits
+    "selector": {"selected": {"kind": "namespaces", "selector": {"matchLabels": {LABEL: "selector"}}}},
+    "project": {"alone": {"kind": "project", "name": PROJECTS["project"]}},
+    "both": {
+        "in-bench": {"kind": "project", "name": PROJECTS["both"]},
+        "all-of-bench": {"kind": "organization", "name": ORGANIZATION},
+    },
+}
 EMPTY_AT_ONCE = 4  # namespaces
 TAKES_UP = 3.0  # seconds until an API server has a webhook configuration, or has forgotten it
 
@@ -57,24 +69,31 @@ async def pods(seconds: float) -> None:
         session = await stack.enter_async_context(server.session())
         bench = Bench(found, server, session, seconds)
         await manifests.apply(server, [namespace(NAMESPACE)])
+        owners = [project(PROJECTS["project"]), project(PROJECTS["both"], ORGANIZATION)]
+        await manifests.apply(found.installed.master, [named("Organization", ORGANIZATION), *owners])
         bare = await stack.enter_async_context(serving("allow", server))
         print(f"pods created through a real API server, {CLIENTS} clients")
         print("CPU per pod in us: of its API server, of the webhook, and of the other API servers, etcd and programs")
-        print(" namespaces  quota     pods/s   p50 ms   p99 ms  API server  webhook  others  other writes  to bare")
+        of_pods = "pods/s   p50 ms   p99 ms  API server  webhook  others  other writes"
+        print(f" namespaces  quota       {of_pods}      to bare  to selector")
         for count in (1, MANY):
             await _line(bench, count, "none", [])
             await _line(bench, count, "core", [], core=True)
             async with _bare_webhook(bench, bare):
-                rate = await _line(bench, count, "bare", [bare.pid])
-            async with _ours(bench):
-                await _line(bench, count, "ours", [pid_of(found.installed.programs["seedquota-seed-1"])], bare=rate)
+                rates = [await _line(bench, count, "bare", [bare.pid])]
+            for kind, subjects in OURS.items():
+                async with _ours(bench, subjects):
+                    agent = pid_of(found.installed.programs["seedquota-seed-1"])
+                    rate = await _line(bench, count, kind, [agent], peers=rates)
+                rates = [*rates, rate][:2]
 
 
 async def _line(
-    bench: Bench, count: int, kind: str, webhook: Sequence[int], *, core: bool = False, bare: float = 0.0
+    bench: Bench, count: int, kind: str, webhook: Sequence[int], *, core: bool = False, peers: Sequence[float] = ()
 ) -> float:
+    """Pods per second. The line ends with their ratio to those of each peer."""
     names = [f"{kind}-{next(_runs)}-{number}" for number in range(count)]
-    labels = {LABEL: kind}
+    labels = {LABEL: kind} | ({PROJECT_LABEL: PROJECTS[kind]} if kind in PROJECTS else {})
     await manifests.apply(bench.server, [_labelled(name, labels) for name in names])
     await manifests.apply(bench.server, [_account(name) for name in names])
     if core:
@@ -89,9 +108,9 @@ async def _line(
     others += writes[bench.server.name, "POST", "pods"]
     spent = [(late - early) / made * 1e6 for early, late in zip(before, after, strict=True)]
     print(
-        f"{count:>11}  {kind:<6} {result.allowed / result.seconds:>9.0f} {result.p50_ms:>8.1f} {result.p99_ms:>8.1f}"
+        f"{count:>11}  {kind:<8} {result.allowed / result.seconds:>9.0f} {result.p50_ms:>8.1f} {result.p99_ms:>8.1f}"
         f" {spent[0]:>11.0f} {spent[1]:>8.0f} {spent[2]:>7.0f} {others / made:>13.2f}"
-        + (f" {result.allowed / result.seconds / bare:>14.2f}" if bare else ""),
+        + "".join(f" {result.allowed / result.seconds / peer:>12.2f}" for peer in peers),
         flush=True,
     )
     tell(result)
@@ -181,23 +200,22 @@ async def _bare_webhook(bench: Bench, bare: Served) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _ours(bench: Bench) -> AsyncIterator[None]:
-    """One quota over all namespaces of its lines, in force."""
+async def _ours(bench: Bench, subjects: Mapping[str, manifests.Manifest]) -> AsyncIterator[None]:
+    """These quotas in force, in a cluster whose namespaces are of the projects that their labels name."""
     installed = bench.site.installed
     [(seed, name)] = installed.user_clusters.items()
     path = f"{GROUP_PATH}/namespaces/{installed.project}/userclusters/{name}"
-    await _patch(installed.cluster(seed), path, {"spec": {"namespaceQuotas": "Enabled"}})
-    subject = {"kind": "namespaces", "selector": {"matchLabels": {LABEL: "ours"}}}
-    spec = {"subject": subject, "quota": {"pods": LIMIT}}
-    quota = {"apiVersion": API, "kind": "ResourceQuota", "metadata": {"name": "pods"}, "spec": spec}
-    await manifests.apply(installed.master, [quota])
-    await installed.enforced("pods")
+    takes_part = {"namespaceQuotas": "Enabled", "namespaceProjects": "FromLabel"}
+    await _patch(installed.cluster(seed), path, {"spec": takes_part})
+    quotas = [named("ResourceQuota", each, subject=whose, quota={"pods": LIMIT}) for each, whose in subjects.items()]
+    await manifests.apply(installed.master, quotas)
+    for each in subjects:
+        await installed.enforced(each)
     yield
-    async with (
-        installed.master.session() as session,
-        session.delete(f"{GROUP_PATH}/resourcequotas/pods", raise_for_status=True),
-    ):
-        pass
+    async with installed.master.session() as session:
+        for each in subjects:
+            async with session.delete(f"{GROUP_PATH}/resourcequotas/{each}", raise_for_status=True):
+                pass
     await _patch(installed.cluster(seed), path, {"spec": {"namespaceQuotas": "Disabled"}})
     await asyncio.sleep(TAKES_UP)
 
