@@ -294,7 +294,7 @@ async def world(shared: World) -> AsyncIterator[World]:
     yield shared
 
 
-async def test_the_quotas_of_an_organization_are_what_004_shows(world: World) -> None:
+async def test_the_quotas_of_an_organization_are_what_the_rfc_shows(world: World) -> None:
     """Its example but for what needs allocations: what is counted is committed, and nothing is reserved."""
     await world.quota(
         "org-acme", "organization", "acme", {"clusters": "5", "machines": "10"}, {"clusters": 1, "machines": 8}

@@ -1,4 +1,4 @@
-"""004's dashboard of an organization: capacity, free, allocated as committed and reserved, and by project. Pure."""
+"""The dashboard of an organization: capacity, free, allocated as committed and reserved, and by project. Pure."""
 
 from __future__ import annotations
 
