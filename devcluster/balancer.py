@@ -13,16 +13,16 @@ _CHUNK = 64 * 1024
 
 
 class Balancer:
-    """Listens from its making; `port` is where. A backend that refuses the connection is passed over.
+    """Listens from its making; `port` is where, at `address`. A backend that refuses the connection is passed over.
 
     While it is `cut` it ends every connection, those that it had as well.
     """
 
-    def __init__(self, backends: Sequence[int]) -> None:
+    def __init__(self, backends: Sequence[int], address: str = "127.0.0.1") -> None:
         self.cut = False
         self._backends = list(backends)
         self._next = 0
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = socket.create_server((address, 0))
         self.port: int = self._socket.getsockname()[1]
         self._connections: set[asyncio.Task[None]] = set()
         self._serving = asyncio.create_task(asyncio.start_server(self._accept, sock=self._socket))

@@ -295,7 +295,8 @@ class Installation:
             api = []
             if self.api_urls:
                 address = self.api_urls[number].removeprefix("https://")
-                api = [f"--api-address={address}", "--api-names=127.0.0.1"]
+                history = self.directory / f"{name}.sqlite"
+                api = [f"--api-address={address}", "--api-names=127.0.0.1", f"--history-file={history}"]
             self._add(name, ["master", kubeconfig, *_COMMON, f"--identity={name}", *api])
         for seed in self.seeds:
             ports = [free_port() for _ in range(self._replicas)]

@@ -31,6 +31,7 @@ from master.page.navigation import prefix_of
 from master.page.oidc import Client, Provider
 from master.page.session_key import SessionKey
 from master.reporting.metrics import MasterMetrics
+from master.seeds.agent_pages import AgentPages
 
 DESCRIPTION = (
     "Splits each quota's limit over the seeds, so that it is never exceeded, and shows everyone the same sums."
@@ -87,7 +88,7 @@ class MasterOptions(CommonOptions):
     )
     history_file: Annotated[
         Path | None,
-        Flag(flags.path, "SQLite file with the use of the last 30 days, for the page; not set: none is kept"),
+        Flag(flags.path, "SQLite file with use and refusals of the last 30 days, for the page; not set: none is kept"),
     ] = None
     history_prometheus_url: Annotated[
         str | None,
@@ -163,7 +164,10 @@ async def serve(running: Program, given: MasterOptions) -> None:
     if given.api_address is not None:
         names = given.api_names or (f"seedquota-master.{given.namespace}.svc",)
         key = SessionKey(cluster, given.namespace)
-        sampler = Sampler(master.caches, given.history_file) if given.history_file is not None else None
+        sampler = None
+        if given.history_file is not None:
+            agents = AgentPages(master.caches, given.namespace, metrics.kubernetes_request)
+            sampler = Sampler(master.caches, given.history_file, agents)
         try:
             prefix = prefix_of(given.page_url or "")
             page = Page(lambda: key.sealer, prefix, history_of(given) or sampler, provider(given))

@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from common.api.refusal_counts import PART
 from master.history.forecast import Point
+from master.history.refusals import PartTold, Refusals, merged, refusals
 
-BUCKET = 2 * 3600  # seconds: of what is sampled in it, the largest use is kept
+BUCKET = PART  # seconds: of what is sampled in it, the largest use is kept
 KEPT = 30 * 86400  # seconds: 360 points of each series
 MAX_SERIES = 5000  # each a quota and a resource: 1.8 million rows, about 80 MB
+MAX_REFUSALS = 2000  # of one bucket, each a quota and what it was short of: 0.7 million rows, about 60 MB
 
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -24,10 +27,19 @@ CREATE TABLE IF NOT EXISTS samples (
     series INTEGER NOT NULL REFERENCES series ON DELETE CASCADE, bucket INTEGER NOT NULL,
     used REAL NOT NULL, most REAL NOT NULL, PRIMARY KEY (series, bucket)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS refusals (
+    bucket INTEGER NOT NULL, quota TEXT NOT NULL, resource TEXT NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (bucket, quota, resource)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS told (bucket INTEGER PRIMARY KEY, whole INTEGER NOT NULL, ended INTEGER NOT NULL);
 """
 _WRITE = """
 INSERT INTO samples VALUES (?, ?, ?, ?)
 ON CONFLICT (series, bucket) DO UPDATE SET used = max(used, excluded.used), most = excluded.most
+"""
+_TOLD = """
+INSERT INTO told VALUES (?, ?, ?)
+ON CONFLICT (bucket) DO UPDATE SET whole = excluded.whole, ended = excluded.ended WHERE NOT (whole AND ended)
 """
 
 
@@ -68,9 +80,41 @@ class History:
             raise
         return omitted
 
+    def add_refusals(self, told: PartTold) -> None:
+        """Beside what is known of that bucket already."""
+        rows = self._database.execute("SELECT quota, resource, count FROM refusals WHERE bucket = ?", (told.begin,))
+        before = {(quota, resource): count for quota, resource, count in rows}
+        kept, all_kept = merged(before, told.counts, MAX_REFUSALS)
+        self._database.execute("BEGIN")
+        try:
+            self._database.execute("DELETE FROM refusals WHERE bucket = ?", (told.begin,))
+            self._database.executemany(
+                "INSERT INTO refusals VALUES (?, ?, ?, ?)", ((told.begin, *key, count) for key, count in kept.items())
+            )
+            if not all_kept:
+                self._database.execute("DELETE FROM told WHERE bucket = ?", (told.begin,))
+            self._database.execute(_TOLD, (told.begin, told.whole and all_kept, told.ended))
+            self._database.execute("COMMIT")
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+
+    def refusals(self, quota: str, bucket: int) -> Refusals:
+        """Of the quota with that uid. `bucket`: that of now."""
+        rows = self._database.execute(
+            "SELECT refusals.bucket, resource, count FROM told JOIN refusals ON refusals.bucket = told.bucket"
+            " WHERE quota = ?",
+            (quota,),
+        ).fetchall()
+        known = self._database.execute("SELECT bucket FROM told WHERE whole AND (ended OR bucket = ?)", (bucket,))
+        return refusals(rows, [each for (each,) in known])
+
     def forget(self, time: float) -> None:
         """What is too old, and the series of which nothing is left."""
-        self._database.execute("DELETE FROM samples WHERE bucket < ?", (int(time) - KEPT,))
+        first = (int(time) - KEPT,)
+        self._database.execute("DELETE FROM samples WHERE bucket < ?", first)
+        self._database.execute("DELETE FROM refusals WHERE bucket < ?", first)
+        self._database.execute("DELETE FROM told WHERE bucket < ?", first)
         self._database.execute("DELETE FROM series WHERE id NOT IN (SELECT series FROM samples)")
         self._series = self._known()
 

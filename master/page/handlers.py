@@ -25,6 +25,7 @@ from master.cache.allocations import AllocationCache, Use
 from master.cache.informers import Caches
 from master.cache.objects import MASTER_QUOTAS, ORGANIZATIONS, PROJECTS, QUOTA_SETTINGS, MasterQuota
 from master.history.forecast import Point
+from master.history.refusals import Refusals
 from master.page.views import organization, overview, plots, project, quota, quotas, seeds, settings
 from master.page.views.yaml_text import yaml_text
 from master.quotas import staleness
@@ -67,11 +68,13 @@ _ANY = Preconditions()
 
 
 class PastUse(Protocol):
-    """What quotas used in the last thirty days."""
+    """What quotas used in the last thirty days, and how often they refused."""
 
     async def points(self, quota: MasterQuota) -> dict[str, list[Point]]:
         """By resource, the oldest first; nothing where nothing is known."""
         ...
+
+    async def refusals(self, quota: MasterQuota) -> Refusals: ...
 
 
 class Ask(Protocol):
@@ -175,7 +178,7 @@ class Pages:
         return Shown(
             "quota.html",
             name,
-            {"view": view, "may_edit": may_edit and not view.made_from, "plots": await self._plots([found])},
+            {"view": view, "may_edit": may_edit and not view.made_from, "past": await self._past([found])},
             f"kubectl seedquota describe {name}",
             f"GET /api/v2/quotas/{name}",
             f"/quotas/{name}/yaml",
@@ -191,7 +194,7 @@ class Pages:
         shown = self._combined(found) if found else None
         view = project.page(name, self._display_name("project", name), of, shown, self._clock())
         may_quota = await self._may_get_quotas(asked.user, found)
-        values = {"view": view, "plots": await self._plots(found), "may_quota": may_quota}
+        values = {"view": view, "past": await self._past(found), "may_quota": may_quota}
         return Shown(
             "project.html",
             name,
@@ -326,11 +329,12 @@ class Pages:
             seen += [name for name, has in zip(some, having, strict=True) if has]
         return seen
 
-    async def _plots(self, found: Sequence[MasterQuota]) -> list[plots.Plot]:
+    async def _past(self, found: Sequence[MasterQuota]) -> plots.Past:
         """Of the one quota; of several that limit one subject there is none."""
         if self._history is None or len(found) != 1:
-            return []
-        return plots.plots(await self._history.points(found[0]), self._clock())
+            return plots.NOTHING
+        points, refused = await self._history.points(found[0]), await self._history.refusals(found[0])
+        return plots.past(points, refused, self._clock())
 
     def _combined(self, found: Sequence[MasterQuota]) -> serializers.Quota:
         silence = staleness.silence_of_master(self._caches.seeds.store.values(), self._clock())

@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from common.api import refusal_counts
 from common.api.types import UserCluster
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
 from seed.admission.record import Record, quota_records
 from seed.admission.refusal import Refusal
+from seed.admission.refusal_counter import RefusalCounter
 from seed.admission.types import Verdict
 
 MAX_KEPT = 8192
@@ -79,6 +81,7 @@ class Decisions:
         self._on_decision = on_decision
         self._on_pod = on_pod
         self._on_refusal = on_refusal
+        self._refusals = RefusalCounter()
 
     def made(self, verdict: Verdict, cluster: UserCluster | None, subject: ObjectMeta | None, call: Call) -> None:
         if verdict.refusal is not None:
@@ -89,6 +92,7 @@ class Decisions:
         self._keep(Decided(verdict, call, time.time(), of, subject.key, subject.uid))
         if call.dry_run:
             return
+        self._refusals.count(verdict)
         if cluster is not None and call.consumer == MACHINE:
             self._on_decision(cluster, subject, verdict)
         elif call.consumer == POD and call.operation == "CREATE":
@@ -115,7 +119,9 @@ class Decisions:
 
     def page(self, rest: str, query: Mapping[str, str]) -> bytes | None:
         """What is asked for as JSON: one decision, or a list: those about a Machine, or what a quota refused lately, or
-        what was refused in a project. The last is first."""
+        what was refused in a project. The last is first. And how often each quota refused, for whoever keeps that."""
+        if rest == refusal_counts.PATH:
+            return self._refusals.page()
         if rest == REFUSED:
             return self._refused(query.get("quota", ""), query.get("project", ""))
         if rest:

@@ -15,6 +15,8 @@ WIDTH, HEIGHT = 720, 180
 LEFT, RIGHT, TOP, BOTTOM = 70, 8, 10, 24
 DAYS = 30
 LINES = 3  # across, beside that of nothing
+STRIPS = {"refused": 8, "refused-unknown": 3}  # high, below the lowest of them
+NARROWEST = 3.0
 
 
 class Mark(NamedTuple):
@@ -24,10 +26,26 @@ class Mark(NamedTuple):
     limit: float
 
 
-def line(points: Sequence[Point], until: float, bucket: float, label: Callable[[float], str], title: str) -> Markup:
+class Span(NamedTuple):
+    """Unix times, and what is said of the time between them. `kind`: `refused` or `refused-unknown`."""
+
+    begin: float
+    end: float
+    kind: str
+    text: str
+
+
+def line(
+    points: Sequence[Point],
+    until: float,
+    bucket: float,
+    label: Callable[[float], str],
+    title: str,
+    spans: Sequence[Span] = (),
+) -> Markup:
     """`until`: Unix time at the right edge, thirty days after the left one. `bucket`: seconds of one point: where more
     is between two of them, nothing is known, and the line has a gap. `label`: how an amount is written. `title`: for
-    who does not see it."""
+    who does not see it. `spans`: shown below the line."""
     begin = until - DAYS * DAY
     shown = [point for point in points if begin <= point.time <= until]
     most = max((max(point.used, point.limit) for point in shown), default=0.0) or 1.0
@@ -59,6 +77,15 @@ def line(points: Sequence[Point], until: float, bucket: float, label: Callable[[
                 x(mark.time), TOP, HEIGHT - BOTTOM, text
             )
         )
+    for span in spans:
+        if span.end > begin and span.begin < until:
+            left, right = x(max(span.begin, begin)), x(min(span.end, until))
+            width = max(round(right - left, 1), NARROWEST)
+            parts.append(
+                Markup('<rect class="{}" x="{}" width="{}" y="{}" height="{}"><title>{}</title></rect>').format(
+                    span.kind, left, width, HEIGHT - BOTTOM + 1, STRIPS[span.kind], span.text
+                )
+            )
     return Markup("").join((*parts, Markup("</svg>")))
 
 

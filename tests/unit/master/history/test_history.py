@@ -9,6 +9,7 @@ import pytest
 
 from master.history import store
 from master.history.forecast import DAY, Point, full_in, words
+from master.history.refusals import NOTHING_KNOWN
 from master.history.sampler import samples
 from master.history.store import BUCKET, KEPT, History, Sample
 from master.page.plots.line import changes, line, runs
@@ -109,6 +110,6 @@ def test_where_nothing_is_known_the_line_has_a_gap_and_changed_limits_are_marked
 def test_a_plot_says_when_its_quota_is_full_and_of_how_many_days_it_knows() -> None:
     begin = NOW.timestamp() - 3 * DAY
     points = {"memory": [Point(begin + each.time, each.used * 2**30, each.limit * 2**30) for each in grown(3, 10)]}
-    (plot,) = plots.plots(points, NOW)
+    (plot,) = plots.past(points, NOTHING_KNOWN, NOW).plots
     assert plot.resource == "memory" and plot.forecast.startswith("full in about") and plot.days in (3, 4)
     assert "Gi of 100 Gi" in str(plot.svg)
