@@ -163,14 +163,13 @@ class Rights:
 
     async def has(self, user: User, right: Right) -> bool:
         """Raises ProblemError."""
-        attributes = {
-            "group": GROUP,
-            "version": VERSION,
-            **{name: value for name, value in msgspec.structs.asdict(right).items() if value},
-        }
         key = hashlib.sha256(msgspec.json.encode(user)).digest(), right
-        spec = {"resourceAttributes": attributes}
-        return await self._answers.get(key, user.username, lambda: review_access(self._cluster, user, spec))
+        return await self._answers.get(key, user.username, lambda: self._review(user, right))
+
+    async def _review(self, user: User, right: Right) -> bool:
+        attributes = {name: value for name, value in msgspec.structs.asdict(right).items() if value}
+        spec = {"resourceAttributes": {"group": GROUP, "version": VERSION, **attributes}}
+        return await review_access(self._cluster, user, spec)
 
     async def require(self, user: User, right: Right) -> None:
         """Raises ProblemError, 403 without the right."""

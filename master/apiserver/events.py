@@ -8,6 +8,7 @@ seconds, as for any other request. What changes meanwhile is told once. Whoever 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -28,7 +29,8 @@ from master.cache.allocations import AllocationCache
 from master.cache.informers import Caches, subject_of
 from master.cache.objects import MasterQuota
 
-PAUSE_SECONDS = 0.3  # in which changes are collected
+TOGETHER_SECONDS = 0.05  # after a change, in which others come that belong to it ...
+PAUSE_SECONDS = 0.3  # ... and between two events: what changes meanwhile is told together
 BEAT_SECONDS = 10.0  # between two proofs that somebody may still follow; a comment is sent with each
 MAX_NAMES = 200  # in one event; beyond, it says that more have changed
 MAX_STREAMS = 512
@@ -139,7 +141,7 @@ class Events:
     async def send(self, stream: _Stream, response: web.StreamResponse, still: Still) -> None:
         """Until whoever follows has gone, may follow no more, or all streams end."""
         loop = asyncio.get_running_loop()
-        proven = loop.time()
+        proven, told = loop.time(), -math.inf
         await response.write(b": what changes from now on\n\n")
         while not self._ended:
             await within(stream.woken, max(proven + BEAT_SECONDS - loop.time(), 0.0))
@@ -151,7 +153,8 @@ class Events:
                 proven = loop.time()
                 await response.write(b": still here\n\n")
             if stream.woken.is_set() and not self._ended:
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(max(TOGETHER_SECONDS, told + PAUSE_SECONDS - loop.time()))
+                told = loop.time()
                 await response.write(stream.take())
 
     def _changed(self, resource: str, change: Change[Object]) -> None:

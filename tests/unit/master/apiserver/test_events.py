@@ -84,6 +84,25 @@ async def test_what_changes_is_told_at_once_and_what_changes_together_is_told_to
     await eventually(lambda: not world.app.events._streams and not world.app.events._of)
 
 
+async def test_a_change_after_a_quiet_time_waits_for_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAUSE_SECONDS", 2 * PATIENCE)
+    async with following(world) as stream:
+        change(world, "resourcequotas", quota("a", "project", "alpha"))
+        assert (await told(stream))["changed"] == [{"resource": "resourcequotas", "name": "a"}]
+
+
+async def test_what_changes_soon_after_an_event_is_told_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "PAUSE_SECONDS", 1.0)
+    monkeypatch.setattr(events, "TOGETHER_SECONDS", 0.0)
+    async with following(world) as stream:
+        change(world, "resourcequotas", quota("a", "project", "alpha"))
+        await told(stream)
+        for name in ("b", "c"):
+            change(world, "resourcequotas", quota(name, "project", "alpha"))
+            await asyncio.sleep(0.05)  # longer than what belongs together takes
+        assert [each["name"] for each in (await told(stream))["changed"]] == ["b", "c"]
+
+
 async def test_many_changes_are_told_by_their_first_names(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_NAMES", 3)
     async with following(world) as stream:
