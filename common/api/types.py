@@ -115,6 +115,7 @@ class WireReport(Wire):
     without_quota: list[NamespaceLack] = []
     without_quota_omitted: int = 0
     enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
+    enforced_raised: Quantities = {}  # by overrides, above the limits of the spec: a replica may admit by that
     waits_for: AccountWait | None = None  # None: for nothing, or the agent does not say it
     not_served: list[str] = []  # what is limited, and no cluster of the seed that takes part serves objects of
     withdrawn: str = ""  # that of the grant, repeated once all that was held is given back and the account is closed

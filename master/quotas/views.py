@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 
 from common.api import conditions
 from common.api.types import StaleSource
-from common.quota import escrow
+from common.quota import escrow, resources
 from common.quota.escrow import Holding, MasterLedger
+from common.quota.quantity import QuantityError
 from master.cache.informers import Caches, organization_of, subject_of
 from master.cache.objects import MasterQuota
 from master.grants.allocation_state import SeedDemand
@@ -146,7 +147,13 @@ def _is_behind(state: QuotaState, link: SeedLink | None) -> bool:
     """An agent of a release that does not say which generation its replicas have is believed, as it always was."""
     copies = link.copies if link is not None else None
     copy = copies.get(state.name) if copies is not None else None
-    if copy is None:
+    if link is None or copy is None:
         return False  # it is not synced
     said = copy.status.account
-    return not said.incarnation or said.enforced_generation not in (None, copy.metadata.generation)
+    if not said.incarnation or said.enforced_generation not in (None, copy.metadata.generation):
+        return True
+    try:
+        raised = resources.parse(said.enforced_raised) if link.in_cluster else {}
+    except QuantityError:
+        return True
+    return any(amount > state.limits.get(name, 0) for name, amount in raised.items())

@@ -34,7 +34,7 @@ from seed.accounts.account_sources import AccountSources
 from seed.accounts.list_demands import ListDemands
 from seed.accounts.open_limiter import OpenLimiter
 from seed.accounts.plan import Progress, SourceFacts
-from seed.accounts.publisher import Publisher
+from seed.accounts.publisher import Known, Publisher
 from seed.accounts.registry import AccountHandle, AccountRegistry
 from seed.accounts.source_count import UncountableError
 from seed.accounts.waits import Waits
@@ -67,10 +67,10 @@ class Accounts:
         term: Term,
         raise_term: Callable[[int], Awaitable[int]],
         in_flight_window: float,
-        known: Callable[[Quota], int | None] = lambda _quota: None,
+        known: Callable[[Quota], Known] = lambda _quota: (None, {}),
         on_reconcile: ReconcileHook | None = None,
     ) -> None:
-        """`known`: which generation of the quota's copy all replicas have."""
+        """`known`: what of the quota all replicas have."""
         self.term = term.number
         self._since = term.since
         self._cold = not term.continuous

@@ -9,6 +9,7 @@ from common.api.types import AccountWait, NamespaceLack, NamespaceUse, StaleSour
 from common.quota import resources
 from common.quota.account import Account
 from common.quota.escrow import Report
+from common.quota.resources import ResourceList
 from seed.usage.source import KEPT_IN_PART, NOT_LISTED, Problem, UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
@@ -28,7 +29,8 @@ class Sources(msgspec.Struct, frozen=True):
     `not_counted`: clusters of its projects where it does not. `namespaces`: the largest, and how many others.
     `without_quota`: of one of promises, where nothing is promised, and how many more such namespaces there are.
     `waits_for`: what the account waits for, if it does. `not_served`: what is limited, and no cluster serves.
-    `picked`: how many clusters `subject.clusters` picks. `withdrawn`: of a closed account what the grant says there."""
+    `picked`: how many clusters `subject.clusters` picks. `withdrawn`: of a closed account what the grant says there.
+    `raised`: what overrides have raised, where a replica may admit by that."""
 
     stale: tuple[StaleSource, ...] = ()
     unenforced: tuple[str, ...] = ()
@@ -43,6 +45,7 @@ class Sources(msgspec.Struct, frozen=True):
     not_served: tuple[str, ...] = ()
     picked: int = 0
     withdrawn: str = ""
+    raised: ResourceList = {}
 
     @property
     def troubles(self) -> Sources:

@@ -45,6 +45,11 @@ NOT_DECLARED = "field not declared in schema"
 UNMADE = 60.0  # seconds that a quota waits for its account before that is said: in a burst each write delays others
 
 
+Known = tuple[int | None, ResourceList]
+"""The generation of a quota's copy that all replicas have, and what overrides have raised of its limits, where a
+replica may admit by that."""
+
+
 class _InNamespaces(NamedTuple):
     """See Sources."""
 
@@ -60,12 +65,12 @@ class Publisher:
         self,
         cluster: Cluster,
         cluster_cache: ClusterCache,
-        known: Callable[[Quota], int | None],
+        known: Callable[[Quota], Known],
         waits: Waits,
         uncounted: Mapping[tuple[str, str], float] = MappingProxyType({}),
         in_flight_window: float = 0.0,
     ) -> None:
-        """`known`: which generation of the quota's copy all replicas have. `uncounted`: by quota uid and source, since
+        """`known`: what of the quota all replicas have. `uncounted`: by quota uid and source, since
         when (monotonic) counting fails."""
         self._waits = waits
         self._uncounted = uncounted
@@ -94,6 +99,7 @@ class Publisher:
                 stale=list(facts.stale),
                 unenforced=list(facts.unenforced),
                 enforced_generation=facts.generation,
+                enforced_raised=wire_quantities(facts.raised),
                 clusters=facts.clusters,
                 not_counted=list(facts.not_counted),
                 namespaces=list(facts.namespaces),
@@ -136,11 +142,17 @@ class Publisher:
         except ApiError as error:
             account, facts = status["account"], {"quota": quota.name, "error": str(error)}
             if isinstance(account, WireReport) and _for_people(account) and NOT_DECLARED in error.message:
-                # What is for people only must not keep the master from the rest: it answers the nonce in it.
+                # That must not keep the master from the rest: it answers the nonce in it.
                 log.warning("account published in part: the CRD is of an earlier release", extra=facts)
                 namespaces = [msgspec.structs.replace(each, project="") for each in account.namespaces]
                 account = msgspec.structs.replace(
-                    account, waits_for=None, not_served=[], not_counted=[], picked=0, namespaces=namespaces
+                    account,
+                    waits_for=None,
+                    not_served=[],
+                    not_counted=[],
+                    picked=0,
+                    namespaces=namespaces,
+                    enforced_raised={},
                 )
                 return await self._apply(quota, {**status, "account": account})
             log.warning("account not published", extra=facts)
@@ -161,10 +173,11 @@ class Publisher:
         entering, settled = self._entering(quota, account, now)
         unenforced = [quota.shown(SourceKey(key)) for key in self._cluster_cache.unenforced(quota)]
         looked, in_namespaces = self._look(quota, sources, now)
+        generation, raised = self._known(quota)
         found = Sources(
             self._stale(quota, sources, account, now),
             (*unenforced, *entering)[:MAX_NAMED],
-            self._known(quota) if account.master else quota.published_generation,  # see AccountRegistry.is_new
+            generation if account.master else quota.published_generation,  # see AccountRegistry.is_new
             len(self._cluster_cache.covered(quota)),
             tuple(self._cluster_cache.not_counted(quota)[:MAX_NAMED]),
             in_namespaces.largest,
@@ -174,6 +187,7 @@ class Publisher:
             self._waits.of(quota),
             in_namespaces.not_served,
             self._cluster_cache.picked(quota),
+            raised=raised,
         )
         return found, _soonest(looked + QUIET_INTERVAL - now if looked < now else None, settled)
 
@@ -249,6 +263,7 @@ class Publisher:
                 quota.published_clusters,
                 tuple(quota.published_not_counted),
                 waits_for=quota.published_wait,
+                raised=quota.published_raised,
             )
             before = Published(quota.copy_uid, quota.published, facts, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
@@ -260,10 +275,10 @@ def _soonest(*seconds: float | None) -> float | None:
 
 
 def _for_people(account: WireReport) -> bool:
-    """Whether it has fields that are for people only."""
+    """Whether it has fields that are for people only, or that a master of that release does not read."""
     of_projects = any(each.project for each in account.namespaces)
     return account.waits_for is not None or bool(
-        account.not_served or account.not_counted or account.picked or of_projects
+        account.not_served or account.not_counted or account.picked or of_projects or account.enforced_raised
     )
 
 

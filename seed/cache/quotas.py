@@ -40,8 +40,8 @@ class QuotaCache:
     """Every replica keeps one. Listeners:
 
     - `on_quota(name)`: the quota came, changed or went, or a project that it counts did, or the catalogue changed.
-    - `on_spec(name)`: the quota came or went, or its spec changed, or it counts objects only since or until now, which
-      its status may say.
+    - `on_spec(name)`: the quota came or went, or its spec changed, or it counts objects only since or until now, or
+      overrides raise other limits than before, which its status may say.
     - `on_members(name)`: the quota of an organization has other projects than before.
     - `on_project(name)`: a Project or a quota of it came or went. Whether the project is known may have changed.
     - `on_participation()`: the seed's own API server takes part in quotas of kind namespaces, or no more, or the master
@@ -340,8 +340,8 @@ class QuotaCache:
                     self._members_listeners.call(name)
 
 
-def _decides(quota: Quota | None) -> tuple[tuple[str, int], bool] | None:
-    return (quota.spec, quota.counts_objects) if quota is not None else None
+def _decides(quota: Quota | None) -> object:
+    return (quota.spec, quota.raised, quota.counts_objects) if quota is not None else None
 
 
 def _catalogue_of(settings: QuotaSettings | None) -> Catalogue:

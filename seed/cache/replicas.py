@@ -23,6 +23,8 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.leader_election import LEASES, MICRO_TIME, LeaseObject, LeaseSpec
+from common.quota import resources
+from common.quota.resources import ResourceList
 from seed.cache.quotas import QuotaCache
 from seed.cache.watches import Watches
 from seed.model.quota import Quota
@@ -190,6 +192,14 @@ class Record:
         )
 
 
+InForce = tuple[tuple[str, int], ResourceList]
+"""Of a quota: the spec of its copy, and what is raised where that does not say it."""
+
+
+def _in_force(quota: Quota) -> InForce:
+    return quota.spec, quota.raised
+
+
 class Replicas:
     """Which specs of quotas all replicas know. `run()` it while this one leads; `on_known(name)` tells of another."""
 
@@ -210,16 +220,17 @@ class Replicas:
         self._on_known = on_known
         self._clock = clock
         self._records: dict[str, Seen] = {}
-        self._known: dict[str, tuple[str, int]] = {}  # quota name -> which spec of which copy
+        self._known: dict[str, InForce] = {}  # by the quota's name
         self._waiting: dict[str, Quota] = {}  # as they were when their spec was first seen
         self._wake = asyncio.Event()
         self._error = ""
 
-    def generation(self, quota: Quota) -> int:
-        """The generation of the copy that all replicas have, as far as is known."""
-        if self._known.get(quota.name) == quota.spec:
-            return quota.generation
-        return quota.published_generation or 0
+    def in_force(self, quota: Quota) -> tuple[int, ResourceList]:
+        """The generation of the copy that all replicas have, as far as is known, and what overrides have raised of its
+        limits, where a replica may admit by that."""
+        if self._known.get(quota.name) == _in_force(quota):
+            return quota.generation, quota.raised
+        return quota.published_generation or 0, resources.maximum(quota.published_raised, quota.raised)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -243,12 +254,14 @@ class Replicas:
 
     def _spec_changed(self, name: str) -> None:
         quota = self._quota_cache.quota(name)
-        self._waiting.pop(name, None)
-        self._known.pop(name, None)
+        waited = self._waiting.pop(name, None)
+        known = self._known.pop(name, None)
         if quota is None:
             return
-        if quota.published_generation == quota.generation:
-            self._known[name] = quota.spec
+        said = quota.published_generation == quota.generation and quota.published_raised == quota.raised
+        first = known is None and waited is None
+        if known == _in_force(quota) or (first and said):
+            self._known[name] = _in_force(quota)
         else:
             self._waiting[name] = quota
             self._wake.set()
@@ -274,7 +287,7 @@ class Replicas:
         for name, quota in waiting.items():
             if self._waiting.get(name) is quota and known_by_all(quota.version, self._records.values(), now):
                 del self._waiting[name]
-                self._known[name] = quota.spec
+                self._known[name] = _in_force(quota)
                 self._on_known(name)
         await self._delete_forgotten(now)
 

@@ -117,7 +117,7 @@ class Leadership:
             term=term,
             raise_term=replica.lease.raise_term,
             in_flight_window=replica.options.in_flight_window,
-            known=self._replicas.generation,
+            known=self._replicas.in_force,
             on_reconcile=metrics.reconciled,
         )
 

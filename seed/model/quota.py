@@ -43,8 +43,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
     common/quota/surge.py. `of_objects`: those of its names that count objects in namespaces. `scopes` are for these.
     `clusters`: those of the part of its subject that it limits; None: all. `of_seeds`: it limits what its subject has
-    on some seeds. `withdrawn`: it limits nothing on this one, as the master says by this token. `selector` and
-    `promises` are those of a quota of kind namespaces; `promises`: it limits what core ResourceQuotas promise."""
+    on some seeds. `raised`: what overrides have raised of its limits, where the master's own object is the copy.
+    `withdrawn`: it limits nothing on this seed, as the master says by this token. `selector` and `promises` are those
+    of a quota of kind namespaces; `promises`: it limits what core ResourceQuotas promise."""
 
     key: AccountKey
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
@@ -59,6 +60,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[ScopeRequirement, ...] = ()
     promises: bool = False
     limits: ResourceList
+    raised: ResourceList = {}
     of_objects: frozenset[str] = frozenset()
     surge: ResourceList = {}
     ceilings: ResourceList
@@ -78,6 +80,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     published_not_counted: Sequence[str] = ()
     published_wait: AccountWait | None = None  # what the account here waits for, as the leader says
     published_generation: int | None = None  # that every replica has, as a leader said; None: none has said anything
+    published_raised: ResourceList = {}  # by which a replica may admit, as a leader said
 
     @property
     def name(self) -> str:
@@ -153,7 +156,8 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
     if not uid or (in_cluster and of_seeds and not grant.incarnation):
         return None
     decided_with = grant if in_cluster else copy.status
-    limits, extra = _limits(copy, in_cluster=in_cluster), resources.parse(copy.spec.surge)
+    raised = resources.parse(grant.raised) if in_cluster else {}
+    limits, extra = _limits(copy, raised), resources.parse(copy.spec.surge)
     kind = copy.spec.subject.kind
     return Quota(
         key=AccountKey(uid=uid, name=copy.metadata.name),
@@ -169,6 +173,7 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         scopes=scopes.requirements(copy.spec.scopes, copy.spec.scope_selector.match_expressions),
         promises=copy.spec.subject.counts == RESOURCE_QUOTAS_ALONE,
         limits=limits,
+        raised=resources.only(raised, limits),
         of_objects=frozenset(limits) if kind == NAMESPACES else object_names.of_objects(limits),
         surge=extra,
         ceilings=surge.ceilings(limits, extra),
@@ -188,12 +193,11 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         published_not_counted=copy.status.account.not_counted,
         published_wait=copy.status.account.waits_for,
         published_generation=copy.status.account.enforced_generation,
+        published_raised=resources.parse(copy.status.account.enforced_raised),
     )
 
 
-def _limits(copy: ResourceQuota, *, in_cluster: bool) -> dict[str, int]:
+def _limits(copy: ResourceQuota, raised: ResourceList) -> dict[str, int]:
     """Those in force. A copy has them as its spec. Of the master's own object, the master's grant says which of them an
     override has raised: it does not depend on a clock here. Raises QuantityError."""
-    limits = resources.parse(copy.spec.quota)
-    raised = resources.parse(copy.status.grant.raised) if in_cluster else {}
-    return {name: max(limit, raised.get(name, 0)) for name, limit in limits.items()}
+    return {name: max(limit, raised.get(name, 0)) for name, limit in resources.parse(copy.spec.quota).items()}

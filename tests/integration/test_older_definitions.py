@@ -65,7 +65,7 @@ async def test_the_master_is_told_the_nonce_where_what_the_account_waits_for_can
         known = world.quota_cache.quota(NAME)
         assert isinstance(known, Quota)
         quota = msgspec.structs.replace(known, copy_uid=made.metadata.uid, published_wait=None)
-        publisher = Publisher(seed, world.cluster_cache, lambda _quota: 1, waits)
+        publisher = Publisher(seed, world.cluster_cache, lambda _quota: (1, {}), waits)
         waits.note(quota, WaitsFor(WaitReason.MASTER_ANSWER))
         await publisher.publish_at_once(quota, Account(incarnation="life", epoch=1, nonce="n"), [])
     said = (await seed.get(RESOURCE_QUOTAS, NAME)).status.account

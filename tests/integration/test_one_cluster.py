@@ -104,11 +104,14 @@ async def test_an_override_raises_the_limit_on_both_kinds_of_seeds_until_its_end
     status: Json = (await site.get("master", path))["status"]
     assert status["hard"] == cpus(4)
     assert status["summary"]["raisedUntil"] == status["overrides"][0]["until"]
+    assert status["account"]["enforcedRaised"] == cpus(4)
 
     await site.patch("master", path, raised(3, cpu="4"))
     await site.comes("master", path, "Overridden", "False", "Ended")
     await site.comes("master", path, "Exceeded", "True", "LimitLowered", "nothing is removed")
     await site.comes("master", path, "Enforced", "True")
+    account: Json = (await site.get("master", path))["status"]["account"]
+    assert "enforcedRaised" not in account, "no replica admits by it any more"
     programs = site.program("master"), site.program("master-b")
     await site.kill(*programs)  # the next leader decides by its own clock, and by what the status says
     await site.start(*programs)

@@ -446,3 +446,26 @@ async def test_an_override_ends_by_the_clock_like_a_limit_that_is_lowered(
     now[0] -= 3600
     await term.decide()
     assert resources.parse(link.offered[-1].hard) == cpu(10)
+
+
+@pytest.mark.parametrize(
+    ("in_cluster", "said", "behind"),
+    [(True, "16", True), (True, "many", True), (True, "", False), (False, "16", False)],
+)
+async def test_a_replica_that_may_admit_by_a_limit_that_is_not_raised_any_more_is_behind(
+    in_cluster: bool, said: str, behind: bool
+) -> None:
+    """Only the master's own object says by its status what is raised."""
+    term = Term()
+    link = term.links["us-1"]
+    link.in_cluster = in_cluster
+    term.report(1)
+    copy = link.copies.get("alpha")
+    assert copy is not None
+    account = msgspec.structs.replace(copy.status.account, enforced_raised={"cpu": said} if said else {})
+    status = msgspec.structs.replace(copy.status, account=account)
+    link.copies._set("alpha", msgspec.structs.replace(copy, status=status))
+    await term.decide()
+    view = term.quotas.states["alpha"].view
+    assert view is not None
+    assert {seed.name: seed.behind for seed in view.seeds}["us-1"] is behind

@@ -121,7 +121,7 @@ async def test_it_is_enforced_in_a_cluster_when_every_replica_knows_and_nothing_
         written.append(msgspec.to_builtins(body["status"]["account"]))
 
     cluster = cast(Cluster, SimpleNamespace(apply=apply))
-    leader = Publisher(cluster, world.cluster_cache, lambda _quota: 1, Waits(), in_flight_window=WINDOW)
+    leader = Publisher(cluster, world.cluster_cache, lambda _quota: (1, {}), Waits(), in_flight_window=WINDOW)
     handle = await world.quota("gpu", limits="cpu=16", granted="cpu=16", **OF_PROJECT)
     quota = world.quota_cache.quota("gpu")
     assert quota is not None

@@ -52,7 +52,7 @@ class Leader:
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         cluster = cast(Cluster, SimpleNamespace(apply=self._apply))
         self.waits = Waits(lambda: self.now)
-        self.publisher = Publisher(cluster, world.cluster_cache, lambda _quota: 1, self.waits)
+        self.publisher = Publisher(cluster, world.cluster_cache, lambda _quota: (1, {}), self.waits)
 
     async def _apply(self, _resource: object, body: dict[str, Any], **_how: object) -> None:
         account = msgspec.to_builtins(body["status"]["account"])

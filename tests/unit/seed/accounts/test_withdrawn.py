@@ -84,7 +84,7 @@ class Seed:
             term=Term(1, "", was_expired=False, created=False, continuous=True, since=0),
             raise_term=_raised,
             in_flight_window=1.0,
-            known=lambda quota: quota.generation,
+            known=lambda quota: (quota.generation, {}),
         )
 
     async def _apply(self, _resource: object, body: dict[str, Any], **_how: object) -> None:

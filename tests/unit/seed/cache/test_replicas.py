@@ -87,14 +87,24 @@ class Seed:
     def heard(self, version: str) -> None:
         self.quota_cache.quotas.version = version
 
-    def quota(self, version: int, *, generation: int = 1, said: int | None = None, name: str = "q") -> None:
-        """The seed's copy comes by on the watch."""
+    def quota(
+        self,
+        version: int,
+        *,
+        generation: int = 1,
+        said: int | None = None,
+        name: str = "q",
+        raised: str = "",
+        said_raised: str = "",
+    ) -> None:
+        """The seed's copy comes by on the watch. `raised`: the cpu that an override has raised."""
         account = {"incarnation": "life", **({"enforcedGeneration": said} if said is not None else {})}
+        account |= {"enforcedRaised": {"cpu": said_raised}} if said_raised else {}
         metadata = {"name": name, "uid": f"{name}-copy", "labels": {UID_LABEL: f"{name}-uid"}}
         body = {
             "metadata": {**metadata, "generation": generation, "resourceVersion": str(version)},
             "spec": {"subject": {"kind": "project", "name": PROJECT}, "quota": {"cpu": "8"}},
-            "status": {"account": account},
+            "status": {"account": account, "grant": {"raised": {"cpu": raised}} if raised else {}},
         }
         copy = msgspec.convert(body, ResourceQuota)
         self.quota_cache._quota_changed(Change(None, copy))
@@ -115,7 +125,7 @@ class Seed:
     def generation(self, replicas: Replicas, name: str = "q") -> int:
         quota = self.quota_cache.quota(name)
         assert quota is not None
-        return replicas.generation(quota)
+        return replicas.in_force(quota)[0]
 
 
 @pytest_asyncio.fixture
@@ -300,6 +310,45 @@ async def test_the_leader_says_which_spec_all_replicas_have(seed: Seed) -> None:
             await seed.other(name, "400")
         await eventually(lambda: seed.known == ["q", "q"])
         assert seed.generation(replicas) == 2
+
+
+async def test_a_limit_that_was_raised_is_said_until_no_replica_admits_by_it(seed: Seed) -> None:
+    """In the master's own cluster the status tells it: the generation stays as it is."""
+    seed.quota_cache.in_cluster = True
+    replicas = seed.replicas()
+
+    def raised() -> dict[str, int]:
+        quota = seed.quota_cache.quota("q")
+        assert quota is not None
+        return {name: amount for name, amount in replicas.in_force(quota)[1].items() if amount}
+
+    await seed.other("one", "200")
+    async with running(replicas.run()):
+        seed.quota(200, raised="16")
+        assert raised() == nanos("cpu=16"), "this replica admits by it"
+        await eventually(lambda: seed.known == ["q"])
+        seed.quota(300, said=1, said_raised="16")
+        looks = seed.api.lists
+        await eventually(lambda: seed.api.lists >= looks + 2)
+        assert (raised(), seed.generation(replicas)) == (nanos("cpu=16"), 1), "the replica may not know that it ended"
+        await seed.other("one", "300")
+        await eventually(lambda: seed.known == ["q", "q"])
+        assert raised() == {}
+
+
+async def test_a_limit_that_was_raised_for_a_moment_is_waited_for_although_nobody_has_said_it(seed: Seed) -> None:
+    seed.quota_cache.in_cluster = True
+    replicas = seed.replicas()
+    await seed.other("one", "200")
+    async with running(replicas.run()):
+        await eventually(lambda: seed.api.lists == 1)
+        for version, raised in ((200, ""), (300, "16"), (400, "")):
+            seed.quota(version, said=1, raised=raised)
+        looks = seed.api.lists
+        await eventually(lambda: seed.api.lists >= looks + 2)
+        assert seed.known == []
+        await seed.other("one", "400")
+        await eventually(lambda: seed.known == ["q"])
 
 
 async def test_what_the_last_leader_said_stands_and_is_not_looked_for_again(seed: Seed) -> None:
