@@ -41,11 +41,12 @@ FIRST_VIEW_BYTES = 150_000
 
 
 async def accessible(window: Window) -> None:
-    found = await Axe().run(window.page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]})
+    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+    found = await Axe().run(window.page, options={"runOnly": rules, "resultTypes": ["violations"]})
     assert found.violations_count == 0, found.generate_report()
 
 
-async def test_an_operator_sees_every_view_at_every_width(place: Place, browser: Browser, shots: Path) -> None:
+async def test_an_operator_sees_every_view_at_every_width(place: Place, browser: Browser, shots: Path | None) -> None:
     for scheme in ("light", "dark"):
         async with place.looking(browser, OPERATOR, color_scheme=scheme) as window:
             for path, expected in VIEWS.items():
@@ -56,8 +57,10 @@ async def test_an_operator_sees_every_view_at_every_width(place: Place, browser:
                     await window.page.set_viewport_size({"width": width, "height": 800 if width < 2000 else 1300})
                     wide = await window.page.evaluate("document.documentElement.scrollWidth")
                     assert wide <= width, f"{path} is {wide} px wide in {width}"
-                    name = path.strip("/").replace("/", "-") or "overview"
-                    await window.page.screenshot(path=shots / f"{name}-{width}-{scheme}.png", full_page=width < 2000)
+                    if shots is not None:
+                        name = path.strip("/").replace("/", "-") or "overview"
+                        file = shots / f"{name}-{width}-{scheme}.png"
+                        await window.page.screenshot(path=file, full_page=width < 2000)
             assert await window.page.evaluate("window.pwned") is None
 
 
