@@ -9,20 +9,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from cli import terminal
-from devcluster.install import Installation
 from devcluster.load import Size, machine
 from master.quotas import staleness
 from tests.integration.installed.commands import Commands
-from tests.integration.installed.site import WINDOW, Site, cpus, until
-
-pytestmark = pytest.mark.integration
+from tests.integration.installed.site import Site, cpus, until
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTHS = (80, 200)
@@ -32,15 +27,6 @@ ALIKE = (
     (re.compile(r"short by cpu=1;.*"), "short by cpu=1; ..."),  # what is still being created then
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:00000"),
 )
-
-
-@pytest_asyncio.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    """An installation of its own: an hour's Events of other tests would be in the tables."""
-    async with Installation(tmp_path / "installation", in_flight_window=WINDOW) as installed:
-        site = Site(installed)
-        yield site
-        await site.close()
 
 
 async def full(site: Site) -> None:
@@ -54,15 +40,14 @@ async def full(site: Site) -> None:
     async def settled() -> None:
         lines = (await site.get("master", "resourcequotas/project-alpha"))["status"]["seeds"]
         held = {line["name"]: (line["state"], line.get("granted")) for line in lines}
-        assert held["seed-1"] == ("Current", cpus(2)) and not held["seed-2"][1], held
+        assert held["eu-1"] == ("Current", cpus(2)) and not held["eu-2"][1], held
 
     await until(settled, 90)
 
 
-async def test_every_table_fits_a_terminal_of_80_and_of_200_columns(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seedquota = Commands(site, tmp_path)
+async def fit_terminals(site: Site, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an installation in which nothing has happened yet: an hour's Events would be in the tables."""
+    seedquota = Commands(site, directory)
     body = {"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine", **machine("m", Size("2", "1Gi", "1Gi"))}
     body["metadata"]["namespace"] = "kube-system"
     one = seedquota.file(json.dumps(body))
@@ -70,18 +55,18 @@ async def test_every_table_fits_a_terminal_of_80_and_of_200_columns(
     commands = {
         ("master", "top"): 0,
         ("master", "describe", "project/alpha"): 0,
-        ("master", "describe", "project/alpha", "--seed", "seed-1"): 0,
-        ("master", "where", "--subject", "project/alpha", "cpu=1", "--seed", "seed-1"): 2,
+        ("master", "describe", "project/alpha", "--seed", "eu-1"): 0,
+        ("master", "where", "--subject", "project/alpha", "cpu=1", "--seed", "eu-1"): 2,
         ("master", "set", "project/alpha", "cpu=1", "memory=1Ti", "--dry-run=server"): 0,
         ("master", "default", "show"): 0,
         ("master", "seed", "list"): 0,
-        ("master", "history", "project/alpha", "--seed", "seed-1"): 0,
-        ("seed-1", "denials"): 0,
+        ("master", "history", "project/alpha", "--seed", "eu-1"): 0,
+        ("eu-1", "denials"): 0,
         ("user-1", "fits", "-f", one, "--replicas", "3"): 2,
     }
 
     async def refused() -> None:
-        assert "exceeded quota" in (await seedquota("seed-1", "denials", "-o", "json"))[1]
+        assert "exceeded quota" in (await seedquota("eu-1", "denials", "-o", "json"))[1]
         assert "does not fit" in (await seedquota("user-1", "fits", "-f", one))[1]
 
     await until(refused, 60)

@@ -1,4 +1,4 @@
-"""docs/how-to/seeds.md: what its commands print is what the page shows."""
+"""docs/how-to/seeds.md: what its commands print is what the page shows. And the tables of all commands."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest_asyncio
 from common.api.labels import MANAGED_BY_LABEL
 from devcluster.install import NAMESPACE, Installation
 from tests.how_to import CONFIRMATION, is_shown
+from tests.integration import tables
 from tests.integration.installed.site import CLUSTERS, MACHINES, WINDOW, Site, cpus, until
 
 pytestmark = pytest.mark.integration
@@ -67,7 +68,13 @@ async def prints_what_is_shown(site: Site, command: str, *, seed: str = "eu-2") 
     is_shown(done.stdout, PAGE, command)
 
 
-async def test_a_seed_is_added_drained_and_removed_and_another_one_is_lost(site: Site) -> None:
+async def test_every_table_fits_terminals_and_a_seed_is_added_drained_and_removed_and_another_one_is_lost(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this order: the tables are of an installation in which nothing else has happened."""
+    with monkeypatch.context() as patched:
+        await tables.fit_terminals(site, tmp_path, patched)
+    await site.clean()
     remove = "seedquota seed remove eu-2 --seed-kubeconfig eu-2-admin.yaml"
     for seed in site.installed.seeds:
         label = {"metadata": {"labels": {MANAGED_BY_LABEL: "seedquota"}}}
