@@ -8,8 +8,8 @@ SCHEDULES ?= 100000
 WORLDS := --namespaces --tenancy --promises --kinds --allocations --parts
 MINUTES ?= 15
 STORE ?= apiserver
-# Processes that run tests at once: more than cores, since some always wait for something.
-WORKERS ?= 4
+# Processes that run tests at once: more than cores, since all but one often wait for something.
+WORKERS ?= 5
 IMAGE ?= seedquota
 BUILDER ?= $(firstword $(notdir $(foreach tool,docker podman buildah,$(shell command -v $(tool)))))
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

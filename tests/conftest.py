@@ -61,6 +61,7 @@ UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 120  # a loop without an end takes all memory before the ten minutes of others are over
 TOGETHER = ("/integration/cluster_api/", "/integration/tenancy/")  # each shares one installation, in one process
 INSTALLED = "/integration/installed/"  # each process that runs one of these starts an installation for all of them
+COMPUTING = ("tests/sim/", "tests/property/", "tests/unit/")  # they fill the time in which others wait
 
 
 def _rank(path: Path) -> int:
@@ -88,10 +89,13 @@ class BySharedInstallation(LoadFileScheduling):
         return next((folder for folder in TOGETHER if folder in file), file)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        """Half of the processes get an installation. The others get what needs none, as long as there is some."""
+        """One process computes, as long as there is something for that. Half of all get an installation, and the others
+        what needs none. Each takes anything when there is no more for it."""
         having = [one for one, files in self.assigned_work.items() if any(INSTALLED in file for file in files)]
         wanted = node in having or len(having) < max(1, self.numnodes // 2)
         chosen = next((file for file in self.workqueue if (INSTALLED in file) == wanted), None)
+        if self.numnodes > 1 and node is self.nodes[0]:
+            chosen = next((file for file in self.workqueue if file.startswith(COMPUTING)), chosen)
         if chosen is not None:
             self.workqueue.move_to_end(chosen, last=False)
         super()._assign_work_unit(node)
