@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
+
+import msgspec
 
 from common.api import conditions
 from common.api.types import AccountWait
+
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
 
 
 class WaitReason(StrEnum):
@@ -15,6 +21,15 @@ class WaitReason(StrEnum):
     SOURCES = "Sources"
     TURN = "Turn"
     LEDGER = "Ledger"
+
+
+def written(wait: AccountWait) -> AccountWait:
+    """As a status can have it: without a time that is none."""
+    try:
+        is_time = _TIME.fullmatch(wait.until) is not None and bool(datetime.fromisoformat(wait.until))
+    except ValueError:
+        is_time = False
+    return wait if is_time or not wait.until else msgspec.structs.replace(wait, until="")
 
 
 def text(wait: AccountWait, *, named: bool = True) -> str:

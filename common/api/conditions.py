@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import msgspec
 
+from common.api.bounded import LONGEST_MESSAGE
 from common.api.types import Condition
 
 MAX_MESSAGE = 1024  # characters
 NAMED = 3  # seeds or clusters that a message names
 
+_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _WORDS: dict[bool | None, Literal["True", "False", "Unknown"]] = {True: "True", False: "False", None: "Unknown"}
 
 
@@ -22,7 +25,14 @@ def now(offset: float = 0.0) -> str:
 
 
 def condition(kind: str, status: bool | None, reason: str, message: str) -> Condition:
-    return Condition(type=kind, status=_WORDS[status], reason=reason, message=message)
+    """`message`: as much of it as a condition can have, whatever others wrote."""
+    return Condition(type=kind, status=_WORDS[status], reason=reason, message=message[:LONGEST_MESSAGE])
+
+
+def check_reasons(found: Iterable[Condition]) -> None:
+    """Of conditions that others wrote, as the schema has them. Raises msgspec.ValidationError."""
+    if wrong := [each.type for each in found if not _REASON.fullmatch(each.reason)]:
+        raise msgspec.ValidationError(f"the reason of {wrong[0]!a} is no word")
 
 
 def transition(before: Iterable[Condition], after: Sequence[Condition], time: str) -> list[Condition]:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from common.api import bounded
 from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
 from common.api.labels import GROUP, VERSION
@@ -27,6 +28,8 @@ OF_ALLOCATION = "allocation."  # begins the name of the quota that is made of a 
 
 Quantities = dict[str, str | int]
 
+_MOST_LINES = msgspec.Meta(max_length=32)  # of one list in a report
+
 
 class Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """A part of an object; absent fields are empty, and empty fields are not written."""
@@ -40,11 +43,11 @@ class SecretRef(Wire):
 class Condition(msgspec.Struct, kw_only=True, rename="camel"):
     """Every field is written, also an empty message: the API server wants them all."""
 
-    type: str
+    type: bounded.ConditionType
     status: Literal["True", "False", "Unknown"]
-    reason: str = ""
-    message: str = ""
-    observed_generation: int = 0
+    reason: bounded.Reason = ""
+    message: bounded.Message = ""
+    observed_generation: bounded.Number = 0
     last_transition_time: str = ""
 
 
@@ -76,9 +79,9 @@ class ResourceQuotaSpec(Wire):
 
 
 class WireAsk(Wire):
-    number: int = 0
-    first: Quantities = {}
-    wanted: Quantities = {}
+    number: bounded.Number = 0
+    first: bounded.Amounts = {}
+    wanted: bounded.Amounts = {}
 
 
 class AccountWait(Wire):
@@ -86,66 +89,66 @@ class AccountWait(Wire):
     that were not listed yet, of reason Sources. `kinds`: the first few that lack a list in any of them. `until`: when
     the in-flight window ends, by the seed's clock. It is for people only."""
 
-    reason: str = ""
-    sources: list[str] = []
-    sources_omitted: int = 0
-    kinds: list[str] = []
-    kinds_omitted: int = 0
-    until: str = ""
+    reason: bounded.Token = ""
+    sources: bounded.FewNames = []
+    sources_omitted: bounded.Count = 0
+    kinds: bounded.FewNames = []
+    kinds_omitted: bounded.Count = 0
+    until: bounded.Token = ""
 
 
 class WireReport(Wire):
-    incarnation: str = ""
-    sequence: int = 0
-    master: str = ""
-    state: str = ""
-    nonce: str = ""
-    granted: Quantities = {}
-    returned: Quantities = {}
-    used: Quantities = {}
-    reserved: Quantities = {}
+    incarnation: bounded.Token = ""
+    sequence: bounded.Number = 0
+    master: bounded.Token = ""
+    state: bounded.Token = ""
+    nonce: bounded.Token = ""
+    granted: bounded.Counters = {}
+    returned: bounded.Counters = {}
+    used: bounded.Amounts = {}
+    reserved: bounded.Counters = {}
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
-    stale: list[StaleSource] = []
-    unenforced: list[str] = []
-    clusters: int = 0  # in which it may count namespaces
-    picked: int = 0  # that `subject.clusters` picks; 0 without it
-    not_counted: list[str] = []  # clusters of its projects whose namespaces are not counted
-    namespaces: list[NamespaceUse] = []
-    namespaces_omitted: int = 0
-    without_quota: list[NamespaceLack] = []
-    without_quota_omitted: int = 0
-    enforced_generation: int | None = None  # of the copy, which every replica has; None: the agent does not know of it
-    enforced_raised: Quantities = {}  # by overrides, above the limits of the spec: a replica may admit by that
+    stale: Annotated[list[StaleSource], _MOST_LINES] = []
+    unenforced: bounded.SourceNames = []
+    clusters: bounded.Count = 0  # in which it may count namespaces
+    picked: bounded.Count = 0  # that `subject.clusters` picks; 0 without it
+    not_counted: bounded.ClusterNames = []  # clusters of its projects whose namespaces are not counted
+    namespaces: Annotated[list[NamespaceUse], _MOST_LINES] = []
+    namespaces_omitted: bounded.Count = 0
+    without_quota: Annotated[list[NamespaceLack], _MOST_LINES] = []
+    without_quota_omitted: bounded.Count = 0
+    enforced_generation: bounded.Number | None = None  # of the copy that every replica has; None: it is not known
+    enforced_raised: bounded.Amounts = {}  # by overrides, above the limits of the spec: a replica may admit by that
     waits_for: AccountWait | None = None  # None: for nothing, or the agent does not say it
-    not_served: list[str] = []  # what is limited, and no cluster of the seed that takes part serves objects of
-    withdrawn: str = ""  # that of the grant, repeated once all that was held is given back and the account is closed
+    not_served: bounded.ResourceNames = []  # what is limited, and served by no cluster of the seed that takes part
+    withdrawn: bounded.Token = ""  # that of the grant, once all that was held is given back and the account is closed
 
 
 class NamespaceUse(Wire):
     """What one namespace has of a quota. `project`: that it is of; empty if it is of none, or its seed does not say."""
 
-    cluster: str
-    namespace: str
-    project: str = ""
-    used: Quantities = {}
+    cluster: bounded.ClusterName
+    namespace: bounded.NamespaceName
+    project: bounded.ProjectName = ""
+    used: bounded.FewAmounts = {}
 
 
 class NamespaceLack(Wire):
     """What no core ResourceQuota of the namespace limits, of what a quota of promises does."""
 
-    cluster: str
-    namespace: str
-    resources: list[str] = []
+    cluster: bounded.ClusterName
+    namespace: bounded.NamespaceName
+    resources: bounded.ResourceNames = []
 
 
 class StaleSource(Wire):
     """A source whose last count is kept because it cannot be reached; `seconds` since it last could. `never_counted`:
     there is no last count. `not_listed`: it can be reached, and this is what of it cannot be listed, and why."""
 
-    source: str
-    seconds: int = 0
+    source: bounded.SourceName
+    seconds: bounded.Number = 0
     never_counted: bool = False
-    not_listed: str = ""
+    not_listed: bounded.Text = ""
 
 
 class WireIdle(Wire):
@@ -155,19 +158,19 @@ class WireIdle(Wire):
 
 
 class WireGrant(Wire):
-    incarnation: str = ""
-    account: str = ""
-    nonce: str = ""
-    granted: Quantities = {}
-    returned: Quantities = {}
-    recall: Quantities = {}
-    answered: int = 0
-    seen: int = 0
+    incarnation: bounded.Token = ""
+    account: bounded.Token = ""
+    nonce: bounded.Token = ""
+    granted: bounded.Counters = {}
+    returned: bounded.Counters = {}
+    recall: bounded.Counters = {}
+    answered: bounded.Number = 0
+    seen: bounded.Number = 0
     unbroken: bool = False
     learning: bool = False
     draining: bool = False
     usage_stale: bool = False
-    withdrawn: str = ""  # not empty: the quota limits nothing on this seed, which is to give back all that it holds
+    withdrawn: bounded.Token = ""  # the quota limits nothing on this seed, which is to give back all that it holds
     unavailable: list[WireIdle] = []
     # What it was decided with, on the master's own object. On a copy it is in the status itself, and in the spec.
     raised: Quantities = {}  # the limits in force that overrides have raised
@@ -291,10 +294,10 @@ class AgentStatus(Wire):
     """What a seed's agent says of the seed."""
 
     last_seen_time: str = ""
-    version: str = ""
-    clusters: int | None = None
-    exempt_namespaces: list[str] = []
-    conditions: list[Condition] = []
+    version: bounded.Token = ""
+    clusters: bounded.Count | None = None
+    exempt_namespaces: bounded.NamespaceNames = []
+    conditions: Annotated[list[Condition], msgspec.Meta(max_length=16)] = []
 
 
 class SeedStatus(AgentStatus):

@@ -20,6 +20,10 @@ class LedgerWentBackError(Exception):
     """A seed shows more than this ledger ever did: the ledger was restored from an older state."""
 
 
+class ImpossibleReportError(Exception):
+    """No account can have what a seed reports."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A seed's message to the master about one account: a snapshot of the ledger entry `sequence`."""
 
@@ -72,6 +76,15 @@ def report(account: Account) -> Report:
     )
 
 
+def check(said: Report) -> None:
+    """Raises ImpossibleReportError. More that was returned than granted would be free for all other seeds."""
+    if wrong := [name for name, amount in said.returned.items() if amount > said.granted.get(name, 0)]:
+        raise ImpossibleReportError(f"more {wrong[0]} was returned than granted")
+    for amounts in (said.granted, said.returned, said.used, said.reserved, said.ask.first, said.ask.wanted):
+        if wrong := [name for name, amount in amounts.items() if amount < 0]:
+            raise ImpossibleReportError(f"there is less than nothing of {wrong[0]}")
+
+
 def supersedes(said: Report, known: Report | None) -> bool:
     """Whether a report may replace the one known: within one life of an account, late ones say nothing.
 
@@ -103,8 +116,15 @@ def absorb(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
     """Take up what a seed reported. Raises LedgerWentBackError if the seed has what was never granted.
 
     Only a fenced account (one that asks with a nonce) may start a new life; counters that come from any other life are
-    ignored. An account that is open under this master was answered by this ledger, which must know of it.
+    ignored. An account that is open under this master was answered by this ledger, which must know of it. Nothing is
+    taken up that no honest seed can say of what it was granted, or that has no room in a ledger.
     """
+    taken = _taken_up(holding, said, ledger_incarnation)
+    room = max(len(taken.granted), len(taken.returned)) <= names.MAX_HELD
+    return taken if room and min(held(taken).values(), default=0) >= 0 else holding
+
+
+def _taken_up(holding: Holding, said: Report, ledger_incarnation: str) -> Holding:
     if not holding.learned:
         return _learn(holding, said, ledger_incarnation)
     if not said.nonce and said.incarnation != holding.account:

@@ -34,6 +34,7 @@ MAX_DEVICES = 16  # names of one Machine beside those
 FURTHER = 8  # names that an account keeps of each source although its quota does not limit them ...
 FURTHER_CHARACTERS = 512  # ... in so many characters
 MAX_COUNTERS = 160  # names in counters, which only grow: twice as many as a quota and its surge can have at a time
+MAX_HELD = 256  # names in what the ledger of a master says of one seed, as its schema has it
 
 _LONGEST_TYPE = 63 - len(INSTANCES)
 _NOT_OF_TYPES = re.compile(r"[^a-z0-9._-]+")

@@ -10,11 +10,12 @@ import msgspec
 from msgspec import Meta
 
 from common.api import cluster_selector
+from common.api.bounded import FewAmounts
 from common.api.cluster_selector import ClusterSelector
 from common.api.labels import GROUP, VERSION
-from common.api.types import Quantities, Wire
+from common.api.types import Wire
 from common.kube.client.meta import Object
-from common.kube.client.resource import Resource
+from common.kube.client.resource import Resource, weigh
 from common.quota import resources
 from common.quota.largest import largest
 from common.quota.names import OF_NO_CLUSTER
@@ -34,7 +35,7 @@ class _Spec(Wire):
 
 
 class _Status(Wire):
-    resource_usage: Quantities = {}
+    resource_usage: FewAmounts = {}
     last_count_time: str = ""
 
 
@@ -45,7 +46,9 @@ class CountedCluster(Object, frozen=True, kw_only=True):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-COUNTED_CLUSTERS = Resource(GROUP, VERSION, "userclusters", "UserCluster", True, CountedCluster, most=MOST_OF_SEED)
+COUNTED_CLUSTERS = Resource(
+    GROUP, VERSION, "userclusters", "UserCluster", True, CountedCluster, most=MOST_OF_SEED, weigh=weigh
+)
 
 
 class QuotaCluster(AnswerBody, kw_only=True):
@@ -132,7 +135,8 @@ def _used(cluster: CountedCluster, limits: ResourceList) -> ResourceList | None:
     if not _is_time(cluster.status.last_count_time):
         return None
     try:
-        used = resources.only(resources.parse(cluster.status.resource_usage), limits)
+        usage = cluster.status.resource_usage
+        used = resources.parse({name: usage[name] for name in limits if name in usage})
     except QuantityError:
         return None
     return used if all(amount >= 0 for amount in used.values()) else None

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from common.api import preview_pages
+from common.runtime.pieces import in_pieces
 from master.apiserver import machine_types, manifests, previews
 from master.apiserver.asked_seeds import asked_seeds, not_asked, too_many
 from master.apiserver.auth import LIST_QUOTAS, Rights
@@ -50,7 +51,7 @@ class ManifestHandlers:
             return RouteResponse(MachineTypes(items=[], more=False, not_asked=why))
         path = preview_pages.machine_types_path(project, call.query.get("name", ""))
         found = await self._agents.find([(seed, path) for seed in seeds], call.user.username)
-        pages = _pages(found, preview_pages.read_machine_types)
+        pages = await _pages(found, preview_pages.read_machine_types)
         items, more = machine_types.together(pages)
         why = await self._not_asked(call, found, len(seeds))
         return RouteResponse(MachineTypes(items=items, more=more, not_asked=why))
@@ -65,7 +66,7 @@ class ManifestHandlers:
             return RouteResponse(ManifestFits(answers=[], more=False, not_asked=why))
         asked = [(seed, preview_pages.NEEDS) for seed in seeds]
         found = await self._agents.find(asked, call.user.username, question)
-        pages = _pages(found, preview_pages.read_needs)
+        pages = await _pages(found, preview_pages.read_needs)
         answers, more = manifests.answers(known, pages)
         why = await self._not_asked(call, found, len(seeds))
         return RouteResponse(ManifestFits(answers=answers, more=more, not_asked=why))
@@ -76,10 +77,10 @@ class ManifestHandlers:
         return not_asked(found, seeds, everything=await self._rights.has(call.user, LIST_QUOTAS))
 
 
-def _pages(found: Found, read: Callable[[bytes], _Page | None]) -> dict[str, list[_Page]]:
+async def _pages(found: Found, read: Callable[[bytes], _Page | None]) -> dict[str, list[_Page]]:
     """By seed. One that answered what cannot be read was not asked."""
     pages: dict[str, list[_Page]] = {}
-    for seed, content in found.answers:
+    async for seed, content in in_pieces(found.answers):
         if (page := read(content)) is None:
             found.not_asked.setdefault(seed, _NOT_READ)
         else:

@@ -128,10 +128,13 @@ def _take_up(ledger: MasterLedger, seeds: Sequence[SeedFacts]) -> MasterLedger:
             if not seed.present:
                 continue
             holding = Holding(learned=False)
-        if holding.learned:
-            escrow.check_shown(holding, seed.shown, ledger.incarnation)
-        if seed.report is not None:
-            holding = escrow.absorb(holding, seed.report, ledger.incarnation)
+        try:
+            if holding.learned:
+                escrow.check_shown(holding, seed.shown, ledger.incarnation)
+            if seed.report is not None:
+                holding = escrow.absorb(holding, seed.report, ledger.incarnation)
+        except LedgerWentBackError as error:
+            raise LedgerWentBackError(f"seed {seed.name}: {error}") from None
         if not seed.present and not any(escrow.held(holding).values()):
             holdings.pop(seed.name, None)
             continue

@@ -25,7 +25,7 @@ from common.kube.client.errors import Conflict, NotFound
 from common.kube.client.meta import Object
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Change
-from common.quota.escrow import MasterLedger
+from common.quota.escrow import ImpossibleReportError, MasterLedger
 from common.quota.quantity import QuantityError
 from common.runtime.burst import PAUSE
 from master.cache.informers import BY_SUBJECT, Caches, changed_name
@@ -167,8 +167,9 @@ class Quotas:
             if new := self._counted.note(account.report):
                 self._review_lacking(new)
             return True
-        except QuantityError as error:
-            log.error("report cannot be read", extra={"seed": seed, "quota": state.name, "error": str(error)})
+        except (QuantityError, ImpossibleReportError) as error:
+            facts = {"cluster": seed, "quota": state.name, "error": str(error)}
+            log.error("report cannot be taken", extra=facts)
             return False
 
     # One decision ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from common.api.bounded import MAX_COUNT
 from common.api.types import NamespaceLack, NamespaceUse, Quantities
 from common.quota import resources
 from common.quota.largest import largest
@@ -30,7 +31,7 @@ def largest_of(seeds: Mapping[str, Reported], limits: ResourceList) -> tuple[lis
     lines = {(line.cluster, line.namespace, name): line for name, seed in seeds.items() for line in seed.namespaces}
     shown = largest(((key, _parsed(line.used)) for key, line in lines.items()), limits)
     omitted = len(lines) - len(shown) + sum(seed.namespaces_omitted for seed in seeds.values())
-    return [_on_seed(lines[key], key[2]) for key, _ in shown], omitted
+    return [_on_seed(lines[key], key[2]) for key, _ in shown], min(omitted, MAX_COUNT)
 
 
 def _parsed(used: Quantities) -> ResourceList:

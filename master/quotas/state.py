@@ -54,7 +54,7 @@ class SeedAccount:
         self.stale_before = False  # the status said so before this master began
 
     def receive(self, copy: QuotaCopy, run: Run | None = None) -> bool:
-        """True if it says something new. Raises QuantityError; then the last report stays.
+        """True if it says something new. Raises QuantityError and ImpossibleReportError; then the last report stays.
 
         `run`: the run of the watch that reported this change, None for what a list brought: that was written earlier.
         """
@@ -71,6 +71,7 @@ class SeedAccount:
         said = report_from_wire(wire)
         if said is None or not escrow.supersedes(said, self.report):
             return False
+        escrow.check(said)
         if said.nonce and (self.report is None or said.nonce != self.report.nonce):
             self._fenced(self.report, said, watched=run is not None and run == self._run)
         self.report, self.wire, self._run = said, wire, run

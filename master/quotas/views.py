@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from common.api import conditions
+from common.api import account_waits, conditions
 from common.api.types import StaleSource
 from common.quota import escrow, resources
 from common.quota.escrow import Holding, MasterLedger
@@ -108,7 +108,7 @@ class Views:
             reserved=report.reserved if report is not None else {},
             stale_sources=stale_sources,
             unenforced=account.wire.unenforced,
-            waits_for=account.wire.waits_for,
+            waits_for=account_waits.written(waits) if (waits := account.wire.waits_for) is not None else None,
             clusters=account.wire.clusters,
             picked=account.wire.picked,
             not_counted=account.wire.not_counted,

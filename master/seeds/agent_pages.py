@@ -15,6 +15,7 @@ from common.api.types import Seed
 from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, Forbidden
 from common.kube.client.kubeconfig import InvalidKubeconfig
+from common.runtime.unexpected import contained
 from common.server.agents import Agents, agents_token, running_pods
 from common.server.fair_queue import FairPlaces
 from master.cache.informers import Caches
@@ -72,19 +73,10 @@ class AgentPages:
         async def one(seed: Seed) -> None:
             name = seed.metadata.name
             async with some:
-                try:
-                    async with asyncio.timeout(SEED_SECONDS):
-                        cluster = await self._connection(seed)
-                        try:
-                            await ask(name, cluster)
-                        finally:
-                            await cluster.close()
-                except TimeoutError:
-                    failed[name] = "it does not answer"
-                except InvalidKubeconfig as error:
-                    failed[name] = str(error)
-                except ApiError as error:
-                    failed[name] = no_right if isinstance(error, Forbidden) else error.message
+                with contained("agents of seeds", name) as attempt:
+                    failed.update(await self._on_one(seed, ask, no_right))
+                if attempt.failed:
+                    failed[name] = "asking it failed because of an unexpected error: see the log of seedquota-master"
 
         await self._places.take(user)
         try:
@@ -94,6 +86,23 @@ class AgentPages:
         finally:
             self._places.give_back()
         return failed
+
+    async def _on_one(self, seed: Seed, ask: Ask, no_right: str) -> dict[str, str]:
+        name = seed.metadata.name
+        try:
+            async with asyncio.timeout(SEED_SECONDS):
+                cluster = await self._connection(seed)
+                try:
+                    await ask(name, cluster)
+                finally:
+                    await cluster.close()
+        except TimeoutError:
+            return {name: "it does not answer"}
+        except InvalidKubeconfig as error:
+            return {name: str(error)}
+        except ApiError as error:
+            return {name: no_right if isinstance(error, Forbidden) else error.message}
+        return {}
 
     async def _ask(self, name: str, cluster: Cluster, path: str, question: bytes | None, found: Found) -> None:
         """Raises ApiError."""

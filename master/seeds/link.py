@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from common.api.conditions import MAX_MESSAGE, check_reasons
 from common.api.copies import original_uid
 from common.api.types import ORGANIZATIONS, AgentStatus, Seed, SeedStatus
 from common.kube.client import kubeconfig
@@ -228,7 +229,7 @@ class SeedLink:
 
     async def _session(self, cluster: SeedCluster) -> None:
         await self._identify(cluster)
-        there = SeedCaches(cluster, self._seen)
+        there = SeedCaches(cluster, self._seen, trusted=self.in_cluster)
         sync = CopySync(
             self.name,
             self._side.caches,
@@ -358,8 +359,10 @@ class SeedLink:
             return
         try:
             status = msgspec.convert(copy.status, SeedStatus)
+            check_reasons((*status.conditions, *status.agent.conditions))
         except msgspec.ValidationError as error:
-            log.warning("what the seed says of itself cannot be read", extra={"seed": self.name, "error": str(error)})
+            facts = {"cluster": self.name, "error": str(error)[:MAX_MESSAGE]}
+            log.warning("what the seed says of itself cannot be read", extra=facts)
             return
         reported = status.agent if self.in_cluster else status
         if reported.version and reported != self.reported:

@@ -57,6 +57,7 @@ BLOCKED = 10.0  # seconds until it is looked at again whether another master has
 SIGN_EVERY = 30.0  # seconds between two signs of the master; seed/projections waits for three
 SOON = 1.0  # ... until the next try
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
+REVIEWED = 100  # copies of one subject that are looked at when another has come: all that wait are anyway, soon
 SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is reported sooner
 # Of a quota's copy. Master and seed apply each time all that they ever apply to its status: without an owner nothing is
 # left over there.
@@ -314,15 +315,19 @@ class CopySync:
         successors = [quota for quota in all_of_it if self._is_for_here(quota)]
         if not successors:
             return self._caches.gets_default(kind, name)
-        here = {copy.metadata.labels.get(UID_LABEL) for copy in self._there.quotas.store.by_index(BY_SUBJECT, subject)}
-        return any(quota.metadata.uid not in here for quota in successors)
+        return not all(self._is_here(quota) for quota in successors)
+
+    def _is_here(self, quota: MasterQuota) -> bool:
+        copy = self._there.quotas.store.get(quota.metadata.name)
+        return copy is not None and copy.metadata.labels.get(UID_LABEL) == quota.metadata.uid
 
     def _review_predecessors(self, arrived: str) -> None:
         """Of what the master has, and of nothing else: what waits, or is not ours, would be looked at without end."""
         ours = self._caches.quotas.store
         if (copy := self._there.quotas.store.get(arrived)) is None or arrived not in ours:
             return
-        for other in self._there.quotas.store.by_index(BY_SUBJECT, "/".join(subject_of(copy))):
+        predecessors = self._there.quotas.store.by_index(BY_SUBJECT, "/".join(subject_of(copy)))
+        for other in predecessors[:REVIEWED]:
             if other.metadata.name not in ours and other.metadata.labels.get(UID_LABEL):
                 self._quotas.queue.add(("resourcequotas", other.metadata.name))
 

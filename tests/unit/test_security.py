@@ -72,6 +72,12 @@ MANIFESTS = "unit/master/apiserver/test_manifests.py"
 EVENTS = "unit/master/apiserver/test_events.py"
 ROUTES = "unit/master/apiserver/test_problem.py"
 
+BOUNDED = "unit/common/api/test_bounded.py"
+ESCROW = "unit/common/quota/test_escrow.py"
+REMOTE = "unit/master/seeds/test_remote_cache.py"
+AGENTS = "unit/master/seeds/test_agent_pages.py"
+DECIDED = "unit/master/quotas/test_controller.py"
+LISTED_CLUSTERS = "unit/master/apiserver/test_cluster_lists.py"
 ONE_CLUSTER = "integration/test_one_cluster.py"
 ADMITS_ALLOCATIONS = "unit/seed/kinds/allocations/test_webhook.py"
 ORGANIZATION_NAMESPACES = "unit/master/tenancy/test_organization_namespaces.py"
@@ -835,6 +841,22 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{NOTIFIED_OF}::test_no_text_mentions_a_channel_of_slack_or_makes_a_link",
     ),
     "a message is forged": (f"{DELIVERY}::test_a_message_is_posted_and_can_be_verified",),
+    "a seed says that it returned more than it was granted": (
+        f"{ESCROW}::test_a_seed_has_returned_no_more_than_it_was_granted",
+        f"{DECIDED}::test_what_a_seed_says_that_it_returned_beyond_its_grants_is_granted_to_nobody",
+    ),
+    "a seed reports what no ledger or status of the master can have": (
+        f"{BOUNDED}::test_what_a_seed_shows_is_no_larger_than_its_schema_says",
+        f"{REMOTE}::test_a_report_that_no_ledger_takes_leaves_the_one_before",
+        f"{ESCROW}::test_a_report_with_more_names_than_a_ledger_takes_is_not_taken_up",
+    ),
+    "a seed shows millions of copies": (f"{REMOTE}::test_a_seed_takes_no_more_memory_than_its_bound",),
+    "an agent answers with a token or a name": (
+        f"{AGENTS}::test_a_seed_with_a_token_or_a_name_that_no_request_has_is_not_asked",
+    ),
+    "a seed lists millions of user clusters": (f"{LISTED_CLUSTERS}::test_what_one_seed_lists_has_a_bound",),
+    "a seed shows grants that it never got": (),
+    "a seed reports all of a limit as used": (),
     "nobody knows what is in the image": (
         f"{IMAGE}::test_the_bill_of_materials_names_what_is_there_and_is_the_same_each_time",
     ),

@@ -141,6 +141,7 @@ class Cluster(Connection):
             begin, before = len(items), len(items) + len(broken)
             async with self._pages:
                 await self._pace.turn()
+                began: float | None = None
                 try:
                     content = await self.request(
                         "GET",
@@ -152,20 +153,20 @@ class Cluster(Connection):
                         accept=_METADATA_LIST if resource.metadata_only else JSON,
                         pool=pool,
                     )
+                    began = own_time()
+                    meta = await read_page(resource, content, int(query["limit"]), items, broken)
                 except TooLarge as error:
                     if query["limit"] == "1":
                         raise self.refused(error) from None
                     query["limit"] = str(max(int(query["limit"]) // SMALLER, 1))
                     continue
-                began = own_time()
-                try:
-                    meta = await read_page(resource, content, int(query["limit"]), items, broken)
                 except msgspec.MsgspecError as error:
                     what = f"cluster {self.name}: list {resource.plural}"
                     why = f"{what}: answer is not a list: {error}"
                     raise self.refused(Malformed(200, "Malformed", why)) from None
                 finally:
-                    self._pace.took(own_time() - began)
+                    if began is not None:
+                        self._pace.took(own_time() - began)
             weight += len(content) if resource.weigh is None else sum(map(resource.weigh, items[begin:]))
             if resource.most is not None and weight + BROKEN * len(broken) > resource.most:
                 what = f"cluster {self.name}: its {resource.plural}"

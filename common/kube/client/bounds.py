@@ -7,6 +7,7 @@
 | what is no body: framing, extensions, trailers | as much as the body, and 1 MiB |
 | one page of a list, one event of a watch, and each other answer | 8 MiB |
 | one page of a list | as many objects as were asked for |
+| ... of several objects | 1,000,000 values |
 | one object | 150,000 values, also where they are not read; an error 10,000 |
 | all answers of one API server that are not complete | 64 MiB, with lines of watches; 4 pages of lists |
 | one list | 500,000 objects, of which 1,000 cannot be read, and 100 empty pages |
@@ -30,6 +31,7 @@ MAX_INTERIM = 8
 MAX_OVERHEAD = 1024 * 1024
 MAX_BODY = 8 * 1024 * 1024  # etcd holds objects of at most 1.5 MiB by default
 MAX_VALUES = 150_000
+MAX_PAGE_VALUES = 1_000_000
 MAX_ITEMS = 500_000
 MAX_BROKEN = 1000
 MAX_EMPTY_PAGES = 100

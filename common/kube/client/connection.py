@@ -134,7 +134,7 @@ class Connection:
                     raise self._error(status, content, what, response)
         except TooLarge as error:
             raise self.refused(error) from None
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(what, error, self.timeout) from None
         finally:
             if self.on_request is not None:
@@ -190,7 +190,7 @@ class Connection:
             if verb == "list":  # it may be asked for in smaller pages
                 raise
             raise self.refused(error) from None
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(f"{verb} {path}", error, limit) from None
         finally:
             if self.on_request is not None:
@@ -258,6 +258,8 @@ class Connection:
         elif isinstance(error, aiohttp.ClientResponseError):  # it is no HTTP, or a line of its head is too long
             metrics.api_answer_refused(self.name, BadAnswer.MALFORMED.value)
         why = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else describe(error)
+        if not isinstance(error, aiohttp.ClientError | OSError):  # a host, a path or a header that somebody else wrote
+            why = f"it cannot be asked for: {type(error).__name__}"
         if self._access.hosts is not None:
             why = self._access.hosts.told(error, f"{what}: {why}")
         return Unavailable(0, "Unavailable", f"cluster {self.name}: {what}: {why}")

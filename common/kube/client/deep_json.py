@@ -45,8 +45,13 @@ def read(decoder: Callable[[bytes | msgspec.Raw], T], content: bytes | msgspec.R
         raise Malformed(200, "Malformed", f"{what} cannot be read: {error}") from None
 
 
+def values(content: bytes) -> int:
+    """About how many there are in it."""
+    return sum(map(content.count, (b",", b"[", b"{")))
+
+
 def _count(content: bytes, most: int) -> None:
-    if sum(map(content.count, (b",", b"[", b"{"))) > most:
+    if values(content) > most:
         raise msgspec.DecodeError(f"it has more than {most} values")
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 import msgspec
 
 _NO_ROLE = re.compile(r'User "[^"]*" cannot [a-z]+ ')
+LONGEST_MESSAGE = 8192  # characters
 LONGEST_RETRY_AFTER = 300.0  # seconds; whoever answers may ask for more
 
 
@@ -33,10 +34,10 @@ class ApiError(Exception):
         retry_after: float | None = None,
         causes: tuple[Cause, ...] = (),
     ) -> None:
-        super().__init__(message)
+        self.message = message[:LONGEST_MESSAGE]  # what was asked for may be long, too, where others chose it
+        super().__init__(self.message)
         self.status = status
         self.reason = reason
-        self.message = message
         self.retry_after = retry_after
         self.causes = causes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Generic, TypeVar
@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Meta
 
 from common.kube.client import deep_json
+from common.kube.client.bounds import MAX_PAGE_VALUES, MAX_VALUES
+from common.kube.client.errors import TooLarge
 from common.kube.client.meta import Object, ObjectMeta, object_key
 from common.runtime.pieces import in_pieces
 
@@ -21,6 +23,7 @@ T = TypeVar("T", bound=Object)
 _encoder = msgspec.json.Encoder()
 
 
+_EMPTY, _VALUE = 1000, 72  # bytes that an object takes, and each value in it: an empty list has so many
 _LONGEST_NAME = 512  # API servers have at most 253 characters; longer ones would come into URLs and logs
 
 Name = Annotated[str, Meta(max_length=_LONGEST_NAME)]
@@ -154,6 +157,12 @@ class Resource(Generic[T]):
         return found
 
 
+def weigh(found: Object) -> int:
+    """About the bytes that it takes here, whatever it has in fields that are read whole."""
+    encoded = _encoder.encode(found)
+    return _EMPTY + len(encoded) + _VALUE * deep_json.values(encoded)
+
+
 def by_name(name: str) -> str:
     """The field selector for the object of this name. Some kinds have names with the characters that selectors use:
     escaped as `fields.EscapeValue` of apimachinery does."""
@@ -205,10 +214,13 @@ async def read_page(
 ) -> ListMeta:
     """Adds what the page holds to `items` and `broken`; others run between the pieces.
 
-    Raises msgspec.MsgspecError if it is no list, or one of more than `limit` objects.
+    Raises msgspec.MsgspecError if it is no list, or one of more than `limit` objects, and TooLarge if several have so
+    many values together that fewer are to be asked for.
     """
     page = deep_json.decode(_page_decoder(limit).decode, content, most=len(content))
     raws = msgspec.structs.astuple(page.items) if page.items is not None else ()
+    if limit > 1 and len(content) > MAX_PAGE_VALUES and _values_to_read(raws) > MAX_PAGE_VALUES:
+        raise TooLarge(f"a page of {resource.plural} has more than {MAX_PAGE_VALUES} values")
     async for raw in in_pieces(raws):
         if raw is None:
             break
@@ -218,6 +230,12 @@ async def read_page(
             broken.append(describe_broken(raw, error))
     meta: ListMeta = page.metadata
     return meta
+
+
+def _values_to_read(raws: Iterable[msgspec.Raw | None]) -> int:
+    """An object with too many is not read."""
+    found = (deep_json.values(bytes(raw)) for raw in raws if raw is not None)
+    return sum(values for values in found if values <= MAX_VALUES)
 
 
 def describe_broken(raw: msgspec.Raw, error: Exception) -> Broken:

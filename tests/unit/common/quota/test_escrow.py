@@ -6,7 +6,9 @@ import msgspec
 import pytest
 
 from common.quota import escrow
-from common.quota.escrow import Holding, LedgerWentBackError, MasterLedger, Report
+from common.quota.account import Ask
+from common.quota.escrow import Holding, ImpossibleReportError, LedgerWentBackError, MasterLedger, Report
+from common.quota.names import MAX_HELD
 from master.grants.planner import forgotten
 from master.quotas.ledger_store import fresh
 
@@ -93,3 +95,40 @@ def test_a_new_quota_grants_at_once_and_a_lost_ledger_learns_first():
     assert after.learning
     assert after.incarnation != "m"
     assert after.seeds["eu"] == Holding(granted={"cpu": 8}, learned=False)
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ({"granted": {"cpu": 4}, "returned": {"cpu": 5}}, "returned"),
+        ({"returned": {"memory": 1}}, "returned"),
+        ({"granted": {"cpu": -4}, "returned": {"cpu": -5}}, "less than nothing"),
+        ({"used": {"cpu": -1}}, "less than nothing"),
+        ({"reserved": {"cpu": -1}}, "less than nothing"),
+        ({"ask": Ask(number=1, first={"cpu": -1})}, "less than nothing"),
+    ],
+)
+def test_a_report_that_no_account_can_have_is_none(said, wrong):
+    escrow.check(Report(incarnation="a", granted={"cpu": 4}, returned={"cpu": 4}, used={"cpu": 1}))
+    with pytest.raises(ImpossibleReportError, match=wrong):
+        escrow.check(Report(incarnation="a", **said))
+
+
+@pytest.mark.parametrize("nonce", ["", "n"])
+@pytest.mark.parametrize("learned", [True, False])
+def test_a_seed_has_returned_no_more_than_it_was_granted(nonce: str, learned: bool):
+    """What it returned is granted to others: a seed that lies could lift the limit for all of them."""
+    holding = Holding(account="a", nonce="n", granted={"cpu": 4}, returned={"cpu": 1}, learned=learned)
+    lie = Report(incarnation="a", master="another", nonce=nonce, granted={"cpu": 900}, returned={"cpu": 900})
+    assert min(escrow.held(escrow.absorb(holding, lie, "m")).values()) >= 0
+    assert escrow.absorb(holding, msgspec.structs.replace(lie, granted={}), "m") == holding
+
+
+def test_a_report_with_more_names_than_a_ledger_takes_is_not_taken_up():
+    """Else the ledger could not be written any more, and nothing be granted to any seed."""
+    holding = Holding(account="a", granted={"cpu": 4})
+    many = {f"r{number}": 1 for number in range(MAX_HELD)}
+    said = Report(incarnation="b", nonce="n", granted=many)
+    assert escrow.absorb(holding, said, "m") == holding
+    del many["r0"]
+    assert len(escrow.absorb(holding, said, "m").granted) == MAX_HELD

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
+from common.api.labels import GROUP, VERSION
+from common.kube.client.errors import TooMany
 from master.apiserver import cluster_lists
-from master.apiserver.cluster_lists import CountedCluster, QuotaClusters
+from master.apiserver.cluster_lists import COUNTED_CLUSTERS, MOST_OF_SEED, CountedCluster, QuotaClusters
 from master.cache.objects import MasterQuota
+from tests.unit.fake_api_server import PLURALS, fake_api_server
 from tests.unit.quota_examples import quota
 
 NOW = "2026-11-20T10:00:00Z"
@@ -69,3 +73,18 @@ def test_what_was_not_counted_or_cannot_be_read_is_not_nothing(used: dict[str, s
 @pytest.mark.parametrize("name", ["<script>", "../x", "", "x" * 300, "A"])
 def test_a_name_that_no_api_server_takes_is_not_shown(name: str) -> None:
     assert listed(limited({"cpu": "9"}), a=[cluster(name, cpu="1")]).items == []
+
+
+async def test_what_one_seed_lists_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each amount costs many times its bytes, and each is compared on the event loop."""
+    monkeypatch.setitem(PLURALS, "userclusters", (f"{GROUP}/{VERSION}", "UserCluster"))
+    spec, labels = {"project": "alpha"}, {f"l{number}": "v" for number in range(1000)}
+    async with fake_api_server() as fake:
+        for number in range(20):
+            await fake.put("userclusters", "ns", f"c{number}", spec=spec, metadata={"labels": labels})
+        await fake.put("userclusters", "ns", "x", spec=spec, status={"resourceUsage": {f"r{n}": 1 for n in range(65)}})
+        found = await fake.cluster().list(COUNTED_CLUSTERS)
+        assert (len(found.items), [each.key for each in found.broken]) == (20, ["ns/x"])
+        assert COUNTED_CLUSTERS.most == MOST_OF_SEED
+        with pytest.raises(TooMany):
+            await fake.cluster().list(replace(COUNTED_CLUSTERS, most=2**20))

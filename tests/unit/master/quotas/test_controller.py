@@ -469,3 +469,21 @@ async def test_a_replica_that_may_admit_by_a_limit_that_is_not_raised_any_more_i
     view = term.quotas.states["alpha"].view
     assert view is not None
     assert {seed.name: seed.behind for seed in view.seeds}["us-1"] is behind
+
+
+async def test_what_a_seed_says_that_it_returned_beyond_its_grants_is_granted_to_nobody() -> None:
+    """Of 10, eu-1 holds 8 and us-1 holds 2. A compromised seed must not lift the limit for all others."""
+    term = Term()
+    await term.decide()
+    for sequence, granted in ((1, 2), (2, 900)):
+        said = Account(
+            incarnation="us-1", master="another", sequence=sequence, granted=cpu(granted), returned=cpu(900), epoch=1
+        )
+        status = ResourceQuotaStatus(account=report_to_wire(escrow.report(said)))
+        copy = QuotaCopy(metadata=ObjectMeta(name="alpha", uid="copy", labels={UID_LABEL: UID}), status=status)
+        term.quotas.copy_changed("us-1", Change(None, copy), None)
+        await term.decide()
+    assert escrow.outstanding(term.api.ledger) == cpu(10)
+    term.report(3, returned=1)
+    await term.decide()
+    assert escrow.outstanding(term.api.ledger) == cpu(9), "what it says later is heeded"

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from common.kube.client import api_client, api_discovery, connection, kubeconfig, watch
+from common.kube.client import api_client, api_discovery, connection, kubeconfig, resource, watch
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import (
+    LONGEST_MESSAGE,
     LONGEST_RETRY_AFTER,
     AlreadyExists,
     ApiError,
@@ -516,3 +517,46 @@ async def test_a_list_of_more_than_its_bound_is_given_up_while_it_is_read(fake, 
         with pytest.raises(Malformed, match="its configmaps take more than"):
             await cluster.list(bounded, limit=1)
         assert 8 < len(fake.requests) - before < 12
+
+
+@pytest.mark.parametrize(
+    "server", ["https://" + "a" * 64 + ".example", "https://a..b", "https://[::1]x", "https://a\\b"]
+)
+async def test_a_host_that_is_none_is_out_of_reach(server):
+    made = Cluster(Access(server), name="c", timeout=5)
+    try:
+        with pytest.raises(Unavailable, match="it cannot be asked for"):
+            await made.request("GET", "/version")
+        with pytest.raises(Unavailable, match="it cannot be asked for"):
+            async with made.open_watch(CONFIGMAPS, resource_version="1"):
+                pass
+    finally:
+        await made.close()
+
+
+async def test_what_no_header_can_have_is_not_sent(cluster):
+    """It may be what the API server itself answered, such as a token."""
+    with pytest.raises(Unavailable, match="it cannot be asked for"):
+        await cluster.request("GET", "/version", more_headers={"X-Token": "a\nHost: b"})
+
+
+async def test_a_message_is_short_although_what_was_asked_for_is_long(fake, cluster):
+    async def refuses(_request):
+        return status(404, "NotFound", "m" * 5000)
+
+    fake.answers.append(refuses)
+    with pytest.raises(NotFound) as refused:
+        await cluster.request("GET", f"/apis/{'g' * 7000}")
+    assert len(refused.value.message) == len(str(refused.value)) == LONGEST_MESSAGE
+
+
+async def test_a_page_with_very_many_values_is_asked_for_in_smaller_ones(fake, cluster, monkeypatch):
+    """Each value costs many times its bytes, where it is read."""
+    for number in range(20):
+        await fake.put("configmaps", "n", f"m{number}", data={f"k{key}": "v" for key in range(100)})
+    monkeypatch.setattr(resource, "MAX_PAGE_VALUES", 1000)
+    listing = await cluster.list(CONFIGMAPS, limit=64)
+    assert len(listing.items) == 20
+    assert {path.partition("limit=")[2].partition("&")[0] for _, path in fake.requests} == {"64", "8"}
+    monkeypatch.setattr(resource, "MAX_PAGE_VALUES", 10)
+    assert len((await cluster.list(CONFIGMAPS)).items) == 20, "one is always read"
