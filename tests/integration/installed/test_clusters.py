@@ -306,19 +306,20 @@ async def test_a_user_cluster_that_was_never_readable_keeps_no_quota_from_openin
         await counts_clusters(site, 4)
         unproven = "not proven in alpha/garbage, alpha/no-secret, alpha/nobody"
         await site.comes("master", "seeds/seed-1", "WebhookServing", "True", "CanaryDenied", unproven)
-        await site.quota(cpus(2))
+        await site.apply("master", quota_manifest(cpus(2)))
+        quota = f"resourcequotas/{QUOTA}"
+        await site.comes("master", quota, "Enforced", "Unknown", "SourceUnreachable", "alpha/nobody", seconds=60)
         await site.admitted("user-1")
         await site.admitted("user-2")
         await site.refused("user-1")
         await site.comes(
             "master",
-            f"resourcequotas/{QUOTA}",
+            quota,
             "UsageCurrent",
             "False",
             "SourceUnreachable",
             "alpha/garbage on seed-1 cannot be reached, and nothing of it is counted yet",
         )
-        await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "Unknown", "SourceUnreachable")
         for kind in ("MachinesSized", "StampsCurrent"):
             await site.comes("seed-1", f"{CLUSTERS}/nobody", kind, "Unknown", "Unreachable")
         status = (await site.get("seed-1", f"{CLUSTERS}/nobody"))["status"]
