@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -13,10 +14,11 @@ import yaml
 from cli.connection import connected_to
 from cli.outcome import Denied, Failed
 from cli.seeds import on_master, rights
+from cli.seeds.on_master import Held
 from common.api.cluster_identity import KUBE_SYSTEM, NAMESPACES, is_another
 from common.api.core import SECRETS
 from common.api.labels import GROUP, MANAGED_BY_LABEL, VERSION
-from common.api.types import SEED_COPIES, SEEDS, SecretRef, Seed
+from common.api.types import RESOURCE_QUOTAS, SEED_COPIES, SEEDS, SecretRef, Seed
 from common.kube.client import service_account
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
@@ -67,6 +69,8 @@ async def _may_be_added(master: Cluster, seed: Cluster, name: str, namespace: st
         if other.metadata.name != name and other.status.cluster_uid == uid and other.spec.state != "Lost":
             raise Denied(f"this cluster is already the seed {other.metadata.name}")
     reference = _reference(known, name, uid)
+    if known is None:
+        await _holds_what_is_held(seed, name, (await on_master.held(master, namespace)).get(name, {}))
     try:
         secret = await master.get(SECRETS, reference.name, namespace)
     except NotFound:
@@ -78,6 +82,24 @@ async def _may_be_added(master: Cluster, seed: Cluster, name: str, namespace: st
         )
     await _is_installed(seed, namespace)
     return reference
+
+
+async def _holds_what_is_held(seed: Cluster, name: str, held: Mapping[str, Held]) -> None:
+    """Of a Seed that was deleted while it held something nobody knows the cluster any more. Its accounts are there, and
+    admit by what they hold. Raises Denied."""
+    known = {quota: each for quota, each in held.items() if each.known}
+    for quota, each in known.items():
+        copy = await seed.find(RESOURCE_QUOTAS, quota)
+        if copy is not None and copy.status.grant.account == each.account:
+            return
+    if known:
+        lines = [
+            f"a Seed {name} was deleted, and its cluster still holds:",
+            *on_master.lines(known),
+            "This cluster is another one, so both would admit by that. Add it by another name. To free what the former "
+            f"one holds, if its machines are gone, create the Seed {name} with the state Lost.",
+        ]
+        raise Denied("\n".join(lines))
 
 
 def _reference(known: Seed | None, name: str, uid: str) -> SecretRef:

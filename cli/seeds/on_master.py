@@ -22,10 +22,12 @@ from common.quota.resources import ResourceList
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What one seed holds of one quota. `known` is false while the master asks the seed after a restore."""
+    """What one seed holds of one quota, in which account. `known` is false while the master asks the seed after a
+    restore."""
 
     amounts: ResourceList
     known: bool
+    account: str = ""
 
     def text(self) -> str:
         return resources.text(self.amounts) if self.known else "not known until the seed has answered"
@@ -69,7 +71,7 @@ async def held(master: Cluster, namespace: str) -> dict[str, dict[str, Held]]:
         for seed, holding in ledger.seeds.items():
             amounts = {name: amount for name, amount in escrow.held(holding).items() if amount > 0}
             if amounts or not holding.learned:
-                found.setdefault(seed, {})[each.quota.name] = Held(amounts, holding.learned)
+                found.setdefault(seed, {})[each.quota.name] = Held(amounts, holding.learned, holding.account)
     return found
 
 

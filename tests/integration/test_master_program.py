@@ -1018,6 +1018,29 @@ async def test_seed_add_writes_nothing_where_the_kubeconfig_leads_to_the_wrong_c
     assert status == 2 and "was not made by this command" in said, said
 
 
+async def test_a_seed_that_was_deleted_while_it_held_something_is_added_again_as_the_same_cluster_only(
+    world: World, admin: Admin
+) -> None:
+    """Two clusters would admit by what the former one holds."""
+    await world.start_master()
+    await admin.add("eu-1")
+    await world.apply_quota("alpha", cpu="64")
+    await until(lambda: world.copy("eu-1", "alpha"))
+    async with fake_seeds(world, "alpha", "eu-1") as (seed,):
+        await seed.ask(cpu="4")
+        await until(lambda: _true(held(seed)))
+        await world.master.delete(SEEDS, "eu-1")
+        status, said = await admin.add("eu-1", "us-1")
+        assert (status, "a Seed eu-1 was deleted, and its cluster still holds:\n  seedquota/alpha: cpu=" in said) == (
+            2,
+            True,
+        )
+        assert [found.metadata.name for found in (await world.master.list(SEEDS)).items] == []
+        status, said = await admin.add("eu-1")
+        assert status == 0, said
+        await until(lambda: _reason(world, "eu-1", "Connected"))
+
+
 async def test_a_token_is_renewed_before_it_ends_without_a_break_of_the_connection(
     world: World, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
