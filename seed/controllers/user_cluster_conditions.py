@@ -85,7 +85,7 @@ def _stamps(source: Source) -> Condition:
 
 
 def enforced_in_namespaces(source: Source, proof: Proof | None) -> Condition:
-    """Where quotas of kind namespaces limit something. `proof`: None while there is no connection."""
+    """Where quotas limit objects in namespaces. `proof`: None while there is no connection."""
     if proof is not None:
         return condition(IN_NAMESPACES, proof.enforced, proof.reason, proof.message)
     why = _followed(source)
@@ -94,7 +94,7 @@ def enforced_in_namespaces(source: Source, proof: Proof | None) -> Condition:
 
 
 def own_conditions(proof: Proof | None, copies: NamespaceCopies | None) -> list[Condition]:
-    """Of a Seed. `proof`: None where quotas of kind namespaces limit nothing in its own API server. `copies`: None
+    """Of a Seed. `proof`: None where quotas limit nothing in the namespaces of its own API server. `copies`: None
     where none are to be."""
     if proof is None:
         return []

@@ -12,7 +12,7 @@ from common.api.conditions import some
 DENIED = "CanaryDenied"  # the reason of a proof, and the cause that seed/admission/denial.py gives
 TOO_OFTEN = "TooManyRequests"  # ... and the one that it gives before it looks at what is asked
 IN_NAMESPACES = "NamespacesEnforced"
-"""The condition of a UserCluster and of a Seed: what quotas of kind namespaces limit there is checked."""
+"""The condition of a UserCluster and of a Seed: what quotas limit in namespaces there is checked."""
 
 WORST_FIRST = (
     "Uninstalled",
