@@ -1,4 +1,5 @@
-"""Who a token is of, and what a user may do: asked from the API server (TokenReview, SubjectAccessReview)."""
+"""Who a token is of, and what a user or a program itself may do: asked from the API server (TokenReview,
+SubjectAccessReview, SelfSubjectAccessReview)."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ TIMEOUT = 5.0  # seconds for one request to the API server
 
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 (a path)
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_OWN_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 class User(msgspec.Struct, frozen=True):
@@ -67,6 +69,13 @@ async def review_access(cluster: Cluster, user: User, attributes: Mapping[str, o
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
     content = await _create(cluster, _ACCESS_REVIEWS, "subjectaccessreviews", body)
     return deep_json.read(_access_review.decode, content, "SubjectAccessReview").status.allowed
+
+
+async def may(cluster: Cluster, attributes: Mapping[str, object]) -> bool:
+    """Whether who asks may do that: everybody may ask (`system:basic-user`). Raises ApiError."""
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": attributes}
+    content = await _create(cluster, _OWN_ACCESS_REVIEWS, "selfsubjectaccessreviews", body)
+    return deep_json.read(_access_review.decode, content, "SelfSubjectAccessReview").status.allowed
 
 
 async def _create(cluster: Cluster, path: str, plural: str, body: Mapping[str, object]) -> bytes:

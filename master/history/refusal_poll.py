@@ -40,7 +40,7 @@ class RefusalPoll:
         """Of which parts all of its agents told everything."""
         name, whole = seed.metadata.name, set[int]()
         with contained("refusals", name):
-            found = await self._agents.find([(seed, PATH)], ASKED_FOR)
+            found = await self._agents.find([(seed, PATH)], ASKED_FOR, again=True)
             taken = [self._taken(name, content, quotas, now) for _, content in found.answers]
             if taken and not (found.not_asked or found.nothing):
                 whole = set.intersection(*taken)

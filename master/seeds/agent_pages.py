@@ -16,6 +16,7 @@ from common.kube.client.api_client import Cluster, RequestHook
 from common.kube.client.errors import ApiError, Forbidden
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.runtime.unexpected import contained
+from common.server.access_reviews import may
 from common.server.agents import Agents, agents_token, running_pods
 from common.server.fair_queue import FairPlaces
 from master.cache.informers import Caches
@@ -53,12 +54,17 @@ class AgentPages:
         self._on_request = on_request
         self._places = FairPlaces(AT_A_TIME)
 
-    async def find(self, asked: Sequence[tuple[Seed, str]], user: str, question: bytes | None = None) -> Found:
-        """What the agents of each seed have at its path, or answer to a question. `user`: for whom. It ends by
-        itself."""
+    async def find(
+        self, asked: Sequence[tuple[Seed, str]], user: str, question: bytes | None = None, *, again: bool = False
+    ) -> Found:
+        """What the agents of each seed have at its path, or answer to a question. `user`: for whom. `again`: it is
+        asked all the time, and not where an API server would refuse it each time. It ends by itself."""
         found, paths = Found(), {seed.metadata.name: path for seed, path in asked}
 
         async def ask(seed: str, cluster: Cluster) -> None:
+            if again and not await may(cluster, _list_pods(self._namespace_of(cluster))):
+                found.not_asked[seed] = NO_RIGHT
+                return
             await self._ask(seed, cluster, paths[seed], question, found)
 
         found.not_asked |= await self.on_each([seed for seed, _ in asked], user, ask)
@@ -135,3 +141,8 @@ class AgentPages:
         """The ServiceAccount of the master is in that of the seed's release."""
         _, token = token_in(cluster)
         return token.namespace if token is not None else self._namespace
+
+
+def _list_pods(namespace: str) -> dict[str, object]:
+    """With which asking begins."""
+    return {"resourceAttributes": {"verb": "list", "resource": "pods", "namespace": namespace}}
