@@ -83,7 +83,7 @@ def read(certificate: bytes) -> Certified | None:
         found = x509.load_der_x509_certificate(certificate)
         names = [str(each.value) for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         groups = [str(each.value) for each in found.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
-    except ValueError:  # OpenSSL accepts what cryptography does not
+    except (ValueError, x509.InvalidVersion):  # OpenSSL accepts what cryptography does not
         return None
     if not names or not names[-1]:
         return None

@@ -72,6 +72,7 @@ MANIFESTS = "unit/master/apiserver/test_manifests.py"
 EVENTS = "unit/master/apiserver/test_events.py"
 ROUTES = "unit/master/apiserver/test_problem.py"
 
+DISCOVERY = "unit/common/kube/client/test_api_discovery.py"
 BOUNDED = "unit/common/api/test_bounded.py"
 ESCROW = "unit/common/quota/test_escrow.py"
 REMOTE = "unit/master/seeds/test_remote_cache.py"
@@ -841,6 +842,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{NOTIFIED_OF}::test_no_text_mentions_a_channel_of_slack_or_makes_a_link",
     ),
     "a message is forged": (f"{DELIVERY}::test_a_message_is_posted_and_can_be_verified",),
+    "a list of hundreds of thousands of small objects": (
+        f"{REFLECTOR}::test_a_long_list_is_taken_up_in_pieces_and_seen_at_once",
+    ),
+    "an API group with hundreds of versions": (f"{DISCOVERY}::test_no_more_is_asked_for_than_a_group_has",),
     "a seed says that it returned more than it was granted": (
         f"{ESCROW}::test_a_seed_has_returned_no_more_than_it_was_granted",
         f"{DECIDED}::test_what_a_seed_says_that_it_returned_beyond_its_grants_is_granted_to_nobody",

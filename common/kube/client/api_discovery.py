@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from common.kube.client import deep_json
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import NotFound
 from common.kube.client.meta import Object
-from common.kube.client.resource import Resource
+from common.kube.client.resource import Name, Resource
+
+MAX_VERSIONS = 64  # of one group: each is asked for
 
 
 class ServedKind(msgspec.Struct, frozen=True):
@@ -19,17 +23,17 @@ class ServedKind(msgspec.Struct, frozen=True):
 
 
 class _Version(msgspec.Struct, frozen=True):
-    version: str = ""
+    version: Name = ""
 
 
 class _Group(msgspec.Struct, frozen=True, rename="camel"):
-    versions: list[_Version] = []
+    versions: Annotated[list[_Version], Meta(max_length=MAX_VERSIONS)] = []
     preferred_version: _Version = _Version()
 
 
 class _Resource(msgspec.Struct, frozen=True):
     name: str
-    kind: str = ""
+    kind: Name = ""
     namespaced: bool = False
     verbs: list[str] = []
 

@@ -48,7 +48,7 @@ def client_certificate(pem: bytes) -> bytes:
     try:
         found = x509.load_pem_x509_certificates(pem)
         public = found[0].public_key()
-    except (ValueError, IndexError, UnsupportedAlgorithm):
+    except (ValueError, IndexError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise InvalidPem("holds no usable PEM certificate") from None
     if isinstance(public, rsa.RSAPublicKey) and public.key_size > MAX_RSA_BITS:
         raise InvalidPem(f"has an RSA key of more than {MAX_RSA_BITS} bits")

@@ -19,6 +19,8 @@ from common.runtime.pieces import in_pieces, own_time
 
 T = TypeVar("T", bound=Object)
 
+PART = 64  # bytes that each part of a line takes beside its own: some have one
+
 
 class WatchStream(Generic[T]):
     """An open watch."""
@@ -93,7 +95,7 @@ class WatchStream(Generic[T]):
     def _keep(self, part: bytes) -> None:
         if part:
             self._partial.append(part)
-            self._taken.add(len(part))
+            self._taken.add(len(part) + PART)
             if self._taken.size > MAX_BODY:
                 raise TooLarge(f"{self._what}: event is larger than {MAX_BODY} bytes")
 

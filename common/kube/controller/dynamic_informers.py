@@ -97,12 +97,12 @@ class Following:
         before = self._reflectors.pop(name, None)
         if before is not None:
             self._tasks.pop(name).cancel()
-        known = before.store.values() if before is not None else []
+        known = before.store if before is not None else None
         if resource is None:
             del self._resources[name]
             log.info("kind is not followed any more", extra={"kind": wanted.kind})
             tell = wanted.on_change
-            for gone in known:
+            for gone in known.values() if known is not None else ():
                 with contained("kinds", name):
                     if tell is not None:
                         tell(Change(gone, None))

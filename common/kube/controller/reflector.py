@@ -7,7 +7,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Generic
 
@@ -15,7 +15,7 @@ from common.kube.client.api_client import BROKEN, Cluster
 from common.kube.client.errors import ApiError, Gone, TooMany
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
 from common.kube.controller.malformed import MalformedObjects
-from common.kube.controller.store import Change, IndexFunction, Store, T
+from common.kube.controller.store import Change, IndexFunction, Store, T, taken_from
 from common.runtime.pieces import in_pieces
 from common.runtime.unexpected import contained
 
@@ -79,13 +79,12 @@ class Reflector(Generic[T]):
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         on_change: Callable[[Change[T]], None] | None = None,
         on_state: Callable[[], None] = lambda: None,
-        known: Iterable[T] = (),
+        known: Store[T] | None = None,
         unread: Callable[[Broken], T] | None = None,
         watch_seconds: tuple[int, int] = WATCH_SECONDS,
     ) -> None:
         """`known`: what `on_change` was called for before: the first list brings what differs from it."""
-        self.store: Store[T] = Store(indexes or {})
-        self.store._replace({obj.metadata.key: obj for obj in known})
+        self.store: Store[T] = known if known is not None else Store(indexes or {})
         self.state = State.STOPPED
         self.synced = asyncio.Event()
         self.error: str | None = None  # why it does not follow the API server now
@@ -242,8 +241,9 @@ class Reflector(Generic[T]):
         """Changes come in pieces, what is gone last: meanwhile there never seems to be less than there is."""
         if len(listing.items) > MAX_OBJECTS:
             raise self._cluster.refused(TooMany(f"more than {MAX_OBJECTS} {self._resource.plural}"))
-        before = {obj.metadata.key: obj for obj in self.store.values()}
-        after = {obj.metadata.key: obj for obj in listing.items}
+        before, after = self.store.objects, dict[str, T]()
+        async for obj in in_pieces(listing.items):
+            after[obj.metadata.key] = obj
         self.malformed.keep(listing.broken)
         for broken in listing.broken:
             self.malformed.add(broken)
@@ -252,7 +252,7 @@ class Reflector(Generic[T]):
                 after[broken.key] = last_good
             elif self._unread is not None:
                 after[broken.key] = self._unread(broken)
-        self.store._replace(after)
+        await self.store._replace_in_pieces(after)
         weight = 0
         async for key, new in in_pieces(after.items()):
             weight += self._weigh(new)
@@ -260,7 +260,7 @@ class Reflector(Generic[T]):
             if found is None or found.metadata.resource_version != new.metadata.resource_version:
                 self._tell(found, new)
         self._weight = weight
-        async for key, old in in_pieces(before.items()):
+        async for key, old in in_pieces(taken_from(before)):
             if key not in after:
                 self._tell(old, None)
 

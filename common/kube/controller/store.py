@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from common.kube.client.meta import Object
+from common.runtime.pieces import in_pieces
 
 T = TypeVar("T", bound=Object)
 
@@ -48,6 +49,18 @@ class Store(Generic[T]):
     def __contains__(self, key: object) -> bool:
         return key in self._objects
 
+    @property
+    def objects(self) -> dict[str, T]:
+        """What is there now, by key. Where all of it is replaced, this stays as it was."""
+        return self._objects
+
+    async def _replace_in_pieces(self, objects: dict[str, T]) -> None:
+        """Others run meanwhile, and see what was there before."""
+        indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._functions}
+        async for key, obj in in_pieces(objects.items()):
+            self._add_to(indexes, key, obj)
+        self._objects, self._indexes = objects, indexes
+
     def _replace(self, objects: dict[str, T]) -> None:
         indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._functions}
         for key, obj in objects.items():
@@ -75,3 +88,9 @@ class Store(Generic[T]):
         for name, function in self._functions.items():
             for value in function(obj):
                 indexes[name].setdefault(value, {})[key] = obj
+
+
+def taken_from(objects: dict[str, T]) -> Iterator[tuple[str, T]]:
+    """All of them, which it no longer has then: to free very many takes long."""
+    while objects:
+        yield objects.popitem()

@@ -287,7 +287,7 @@ class NamespaceCache:
             cluster,
             NAMESPACES,
             on_change=lambda change: self._listeners.call(key, change),
-            known=before.store.values() if before is not None else (),
+            known=before.store if before is not None else None,
             watch_seconds=PROMPT_SECONDS,
         )
         watched.cluster, watched.reflector = cluster, reflector

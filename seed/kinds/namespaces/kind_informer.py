@@ -18,6 +18,7 @@ from common.kube.client.resource import Resource
 from common.kube.controller.reflector import Reflector, moment
 from common.kube.controller.store import Change
 from common.quota.object_names import GroupResource
+from common.runtime.pieces import in_pieces
 from common.runtime.waiting import within
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator
 from seed.kinds.namespaces.evaluators.object_count import NOT_READ, Numbered, NumberedMeta
@@ -213,7 +214,7 @@ class KindInformer:
             if defined or self._may_be_left():
                 self._say(_DEFINED.format(self.resource) if defined else _LEFT, 404)
             else:
-                self._is_absent(asked, demanded=demanded)
+                await self._is_absent(asked, demanded=demanded)
             demanded = await within(self._wake, LOOK_AGAIN)
 
     async def is_gone(self) -> bool:
@@ -229,7 +230,7 @@ class KindInformer:
             indexes={BY_NAMESPACE: lambda found: [found.metadata.namespace]},
             on_change=self._on_change,
             on_state=self._followed,
-            known=before.store.values() if before is not None else (),
+            known=before.store if before is not None else None,
             unread=lambda broken: Unread(metadata=broken.metadata),
         )
         log.info("kind is counted", extra={"cluster": self._cluster.name, "kind": str(self.resource)})
@@ -265,11 +266,11 @@ class KindInformer:
     def _may_be_left(self) -> bool:
         return not self._defined and self._reflector is not None and len(self._reflector.store) > 0
 
-    def _is_absent(self, asked: int, *, demanded: bool) -> None:
+    async def _is_absent(self, asked: int, *, demanded: bool) -> None:
         first = not self._nothing_from
         if first:
             self.unseen = not (self._defined or self._was_listed)
-        self._drop()
+        await self._drop()
         self._nothing_from = asked
         self._say(None)
         if first or demanded:
@@ -280,10 +281,13 @@ class KindInformer:
             self._error, self._error_status = error, status
             self._on_state()
 
-    def _drop(self) -> None:
-        reflector, self._reflector = self._reflector, None
+    async def _drop(self) -> None:
+        """What is told as deleted is not there any more, also for who looks meanwhile."""
+        reflector = self._reflector
         if reflector is None:
             return
         log.info("kind is not served any more", extra={"cluster": self._cluster.name, "kind": str(self.resource)})
-        for gone in reflector.store.values():
-            self._on_change(Change(gone, None))
+        async for key in in_pieces(reflector.store.keys()):
+            if (gone := reflector.store._remove(key)) is not None:
+                self._on_change(Change(gone, None))
+        self._reflector = None

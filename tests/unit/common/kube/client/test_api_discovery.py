@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.kube.client.api_discovery import ServedKind, find_namespaced
-from common.kube.client.errors import ApiError
+from common.kube.client.api_discovery import MAX_VERSIONS, ServedKind, find_namespaced
+from common.kube.client.errors import ApiError, Malformed
 from tests.unit.fake_api_server import fake_api_server, status
 
 ALL = ["create", "list", "watch"]
@@ -59,3 +59,15 @@ async def test_only_an_answer_proves_that_a_kind_is_not_served() -> None:
         api.discovery["/apis/example.com/v2"] = {"resources": "no list"}
         with pytest.raises(ApiError):
             await find_namespaced(cluster, "example.com", "widgets")
+
+
+@pytest.mark.parametrize(
+    "versions", [[{"version": f"v{number}"} for number in range(MAX_VERSIONS + 1)], [{"version": "v" * 600}]]
+)
+async def test_no_more_is_asked_for_than_a_group_has(versions: list[dict[str, str]]) -> None:
+    """Each version is another request, and its name is in the path and in messages."""
+    async with fake_api_server() as api:
+        api.discovery["/apis/example.com"] = {"versions": versions}
+        with pytest.raises(Malformed):
+            await find_namespaced(api.cluster(), "example.com", "widgets")
+        assert len(api.requests) == 1

@@ -190,3 +190,11 @@ async def test_keys_that_installations_use_are_read(
     before = b"Bag Attributes: <No Attributes>\n" + pem("EC PARAMETERS", bytes.fromhex("06082a8648ce3d030107"))
     access = await read({"certificate": certificate_of(key) * 2, "key": before + key_of(key, form) + b"\n"})
     assert access.tls is not None and access.authorization is None
+
+
+async def test_a_certificate_of_no_known_version_is_refused(certificate: bytes) -> None:
+    der = base64.b64decode(b"".join(certificate.splitlines()[1:-1]))
+    fifth = der.replace(bytes.fromhex("a003020102"), bytes.fromhex("a003020104"), 1)
+    assert fifth != der
+    with pytest.raises(InvalidKubeconfig, match="client-certificate-data holds no usable PEM certificate"):
+        await read({"certificate": pem("CERTIFICATE", fifth), "key": key_of(ec.generate_private_key(ec.SECP256R1()))})
