@@ -30,6 +30,7 @@ os.environ.setdefault("GOGC", "400")
 LONGEST = (
     "integration/cluster_api",
     "integration/tenancy",
+    "integration/page",
     "integration/installed/test_programs.py",
     "integration/installed/test_redis_programs.py",
     "integration/installed/test_default_quotas.py",
@@ -43,7 +44,6 @@ LONGEST = (
     "chart/test_installation.py",
     "integration/test_rights.py",
     "integration/test_tutorial.py",
-    "integration/page",
     "integration/test_core_quotas.py",
     "integration/test_webhook_configuration.py",
     "integration/test_devcluster.py",
@@ -59,7 +59,8 @@ LONGEST = (
 )
 UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 120  # a loop without an end takes all memory before the ten minutes of others are over
-TOGETHER = ("/integration/cluster_api/", "/integration/tenancy/")  # each shares one installation, in one process
+# Each shares one installation, in one process.
+TOGETHER = ("/integration/cluster_api/", "/integration/tenancy/", "/integration/page/")
 INSTALLED = "/integration/installed/"  # each process that runs one of these starts an installation for all of them
 COMPUTING = ("tests/sim/", "tests/property/", "tests/unit/")  # they fill the time in which others wait
 
