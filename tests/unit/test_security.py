@@ -13,6 +13,7 @@ TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "reference" / "security.md"
 NOT_PROVEN = ("Not prevented", "Noticed by nobody")  # what a row says that promises nothing
 
+REFUSALS = "unit/master/history/test_refusals.py"
 SETTINGS = "unit/seed/instance_types/test_settings.py"
 PLACES = "unit/seed/sizing/test_places.py"
 CACHE = "unit/seed/instance_types/test_cache.py"
@@ -859,6 +860,12 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "an agent answers with a token or a name": (
         f"{AGENTS}::test_a_seed_with_a_token_or_a_name_that_no_request_has_is_not_asked",
     ),
+    "an agent tells refusals without end": (
+        f"{REFUSALS}::test_a_seed_whose_agents_begin_again_and_again_fills_no_memory",
+        f"{REFUSALS}::test_replicas_are_added_up_and_each_counts_with_what_it_told_last",
+        f"{REFUSALS}::test_a_part_with_more_than_is_kept_is_not_known",
+    ),
+    "an agent tells refusals that were none": (),
     "a seed lists millions of user clusters": (f"{LISTED_CLUSTERS}::test_what_one_seed_lists_has_a_bound",),
     "a seed shows grants that it never got": (),
     "a seed reports all of a limit as used": (),
