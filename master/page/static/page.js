@@ -5,7 +5,9 @@
   const { events, about } = document.body.dataset;
   const state = document.getElementById("connection");
   const AGES = [["s", 1, 120], ["m", 60, 7200], ["h", 3600, 172800]];
-  const PAUSE = 1000; // milliseconds between two questions, however much changes
+  // Milliseconds between two questions, however much changes: ten times what the last answer took, within these bounds.
+  const LEAST = 300;
+  const MOST = 1000;
 
   const age = (seconds) => {
     for (const [unit, length, longest] of AGES) {
@@ -32,6 +34,7 @@
     state.className = `connection ${tone}`;
   };
 
+  let pause = LEAST;
   let asked = 0;
   let waiting = 0;
   const ask = () => {
@@ -40,8 +43,11 @@
       waiting = 0;
       asked = Date.now();
       window.htmx.trigger(document.body, "changed");
-    }, Math.max(asked + PAUSE - Date.now(), 0));
+    }, Math.max(asked + pause - Date.now(), 0));
   };
+  document.body.addEventListener("htmx:afterRequest", (event) => {
+    if (event.detail.elt.id === "live") pause = Math.min(Math.max(10 * (Date.now() - asked), LEAST), MOST);
+  });
 
   const matters = ({ changed, more }) =>
     !about || more || changed.some((each) => each.resource === "seeds" || `${each.resource}/${each.name}` === about);
