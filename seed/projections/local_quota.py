@@ -67,9 +67,11 @@ class LocalQuota(msgspec.Struct, frozen=True, kw_only=True):
 
 def desired(known: KnownQuota) -> LocalQuota:
     quota, account = known.quota, known.account
-    counted = [name for name in quota.limits if name in quota.of_objects or _is_counted(name)]
+    counted = [name for name in quota.limits if name in quota.of_objects or names.of_machines(name)]
     own = blocks.sure_use(account) if account is not None else {}
     used = resources.maximum(quota.global_usage, own)
+    # Of what only Allocations have, the master's sum is 0 also where nothing counts it.
+    shown = [name for name in quota.limits if name in counted or used.get(name)]
     return LocalQuota(
         name=quota.name,
         uid=quota.key.uid,
@@ -77,7 +79,7 @@ def desired(known: KnownQuota) -> LocalQuota:
         of_objects=quota.of_objects,
         allocation=quota.allocation,
         hard=quota.limits,
-        used={name: used[name] for name in counted if name in quota.global_usage},
+        used={name: used[name] for name in shown if name in quota.global_usage},
         here=_here(account, known.sources, counted) if account is not None else None,
         stale=_stale(known),
     )
@@ -119,10 +121,6 @@ def manifest(local: LocalQuota, namespace: str, current_time: str) -> dict[str, 
         labels[SUBJECT_KIND_LABEL] = NAMESPACES
     name = local.allocation or local.name
     return {"metadata": {"name": name, "namespace": namespace, "labels": labels}, "status": status}
-
-
-def _is_counted(name: str) -> bool:
-    return names.of_machines(name)
 
 
 def _here(account: Account, sources: Sequence[str], counted: list[str]) -> ResourceList | None:

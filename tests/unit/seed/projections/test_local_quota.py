@@ -102,6 +102,12 @@ def test_what_nothing_counts_has_no_amount() -> None:
     }
 
 
+def test_what_is_allocated_is_in_the_total_and_in_no_cluster() -> None:
+    found = manifest(desired(known(quota("cpu=64,servers=10", "cpu=60,servers=8"))), "kube-system", "")
+    assert found["status"]["total"]["used"] == {"cpu": "60", "servers": "8"}
+    assert found["status"]["summary"] == {"usage": "cpu 60/64, servers 8/10", "here": "cpu 24"}
+
+
 @pytest.mark.parametrize(
     ("found", "why"),
     [
