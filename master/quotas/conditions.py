@@ -9,16 +9,17 @@ import msgspec
 from common.api import account_waits
 from common.api.conditions import NAMED, condition, more, short, some
 from common.api.labels import IN_NAMESPACES_OF
-from common.api.types import Condition, ResourceQuotaSpec
+from common.api.types import Condition, ResourceQuotaSpec, StaleSource
 from common.quota import quantity, resources
 from common.quota.names import MAX_COUNTERS
 from common.quota.resources import ResourceList
 from common.quota.use_text import usage_text
-from master.cache.objects import QuotaStatus
+from master.cache.objects import AllocatedTypes, QuotaStatus
 from master.quotas import namespace_lines, stale_sources
 from master.quotas.countable import (
     NAMESPACES,
     NOT_SUPPORTED,
+    limits_machines,
     never_counted_text,
     of_objects,
     unsupported,
@@ -94,7 +95,9 @@ def unless_uncounted(found: Condition, not_counted: Sequence[Condition]) -> Cond
     return condition(found.type, None, not_counted[0].reason, not_counted[0].message)
 
 
-def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuotaSpec) -> Condition:
+def enforced(
+    seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuotaSpec, allocated: AllocatedTypes
+) -> Condition:
     kind = "Enforced"
     if all(seed.gone for seed in seeds):
         there = "there is no Seed" if spec.subject.seeds is None else "spec.subject.seeds picks no Seed that there is"
@@ -127,7 +130,7 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
     if uncounted := [each for each in stale if each[1].not_listed and each[1].never_counted]:
         reason, message = stale_sources.reason_and_message(uncounted)
         return condition(kind, False, reason, f"{message}; what is there already is not part of the use")
-    if unreached := [each for each in stale if each[1].never_counted]:
+    if unreached := _unreached(stale, spec, allocated):
         reason, message = stale_sources.reason_and_message(unreached)
         return condition(kind, None, reason, f"{message}; whether anything is refused there is not known")
     if _is_of_clusters(spec) and not any(seed.picked for seed in seeds):
@@ -143,6 +146,16 @@ def enforced(seeds: Sequence[SeedView], absent: Sequence[str], spec: ResourceQuo
         )
         return condition(kind, False, CLUSTERS_NOT_COUNTED, why)
     return condition(kind, True, "AllSeeds", f"not on {listed(absent)}: never connected" if absent else "")
+
+
+def _unreached(
+    stale: Sequence[tuple[str, StaleSource]], spec: ResourceQuotaSpec, allocated: AllocatedTypes
+) -> list[tuple[str, StaleSource]]:
+    """The clusters that were never counted, where the quota limits something that is in them."""
+    found = [each for each in stale if each[1].never_counted]
+    if spec.subject.kind == NAMESPACES or limits_machines(spec, allocated):
+        return found
+    return [each for each in found if each[1].source.startswith(IN_NAMESPACES_OF)]
 
 
 def _is_of_clusters(spec: ResourceQuotaSpec) -> bool:

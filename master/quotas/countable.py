@@ -50,12 +50,22 @@ def unsupported(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALL
         return sorted(name for name in spec.quota if not object_names.counted(name) or name in twice)
     objects = frozenset() if _scope_problem(spec) else object_names.of_objects(spec.quota)
     objects -= object_names.of_other_versions(objects)
-    machines = {name for name in spec.quota if names.of_machines(name)} - allocated.names
-    machines = {name for name in machines if name in names.BASE or not object_names.is_of_core(name)}
+    machines = _of_machines(spec, allocated)
     if spec.subject.clusters is not None:
         return sorted(spec.quota.keys() - objects - (machines - names.OF_NO_CLUSTER))
     counted = objects | machines | allocated.in_use | (allocated.names if allocated.seed else frozenset())
     return sorted(spec.quota.keys() - counted)
+
+
+def limits_machines(spec: ResourceQuotaSpec, allocated: AllocatedTypes) -> bool:
+    """Whether it limits something that Machines in clusters have."""
+    return spec.subject.kind != NAMESPACES and bool(_of_machines(spec, allocated) - names.OF_NO_CLUSTER)
+
+
+def _of_machines(spec: ResourceQuotaSpec, allocated: AllocatedTypes) -> set[str]:
+    """Of a quota of a project or an organization, with clusters."""
+    found = {name for name in spec.quota if names.of_machines(name)} - allocated.names
+    return {name for name in found if name in names.BASE or not object_names.is_of_core(name)}
 
 
 def unsupported_text(spec: ResourceQuotaSpec, allocated: AllocatedTypes = NOTHING_ALLOCATED) -> str:

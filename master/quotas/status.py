@@ -37,7 +37,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
     lines = seed_lines(view.seeds, view.limits)
     namespaces, namespaces_omitted = namespace_lines.largest_of({seed.name: seed for seed in present}, counted)
     not_counted = conditions.not_counted(view, judged, before)
-    enforcing = conditions.unless_unsupported(conditions.enforced(judged, absent, view.spec), view)
+    enforcing = conditions.unless_unsupported(conditions.enforced(judged, absent, view.spec, view.allocated), view)
     enforcing = conditions.unless_uncounted(enforcing, not_counted)
     found = [
         conditions.ready(view, enforcing),

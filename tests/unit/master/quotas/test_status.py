@@ -147,6 +147,8 @@ def test_a_source_that_was_never_counted_has_no_last_count():
         "alpha/c2 on eu-1 cannot be reached, and nothing of it is counted yet; whether anything is refused "
         "there is not known",
     )
+    of_clusters = status(seed("eu-1", stale_sources=[c2]), limits={"clusters": "3"})
+    assert condition(of_clusters, "Enforced")[0] == "True", "the seed's own API server asks about these"
 
 
 @pytest.mark.parametrize(
