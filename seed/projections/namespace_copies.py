@@ -20,6 +20,7 @@ from common.api.labels import MANAGED_BY_LABEL, SEED_MANAGER, SUBJECT_KIND_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
 from common.quota.resources import ResourceList
+from common.runtime.pieces import in_pieces
 from seed import metrics
 from seed.model.quota import NAMESPACES
 from seed.projections import copies, local_quota
@@ -79,7 +80,7 @@ class NamespaceCopies(Copies):
     async def _look(self) -> float | None:
         if not self._found:
             await self._find()
-        wanted, kept = self._wanted() if self._enabled else ({}, set())
+        wanted, kept = await self._wanted() if self._enabled else ({}, set())
         gone = [key for key in self._copies if key not in wanted and (key.uid, key.plural) not in kept][:AT_ONCE]
         for key in gone:
             await self._pace.turn()
@@ -98,7 +99,7 @@ class NamespaceCopies(Copies):
         times = [*self._aside.values(), *([oldest + refresh] if oldest is not None else [])]
         return max(min(times) - time.monotonic(), 0.0) if times else None
 
-    def _wanted(self) -> tuple[dict[Key, tuple[LocalQuota, float]], set[tuple[str, str]]]:
+    async def _wanted(self) -> tuple[dict[Key, tuple[LocalQuota, float]], set[tuple[str, str]]]:
         """And the uids of quotas of which it is not known what they select, with the kind of copy: theirs stay."""
         found: dict[Key, Selection] = {}
         kept: set[tuple[str, str]] = set()
@@ -107,7 +108,8 @@ class NamespaceCopies(Copies):
             if selection.here is None:
                 kept.add((uid, plural))
                 continue
-            found.update((Key(namespace, uid, plural), selection) for namespace in selection.here)
+            async for namespace in in_pieces(selection.here):
+                found[Key(namespace, uid, plural)] = selection
         keys: Iterable[Key] = found if len(found) <= MAX_COPIES else heapq.nsmallest(MAX_COPIES, found)
         return {key: _said(found[key], key.namespace) for key in keys}, kept
 
