@@ -115,7 +115,10 @@ class BoundedHttp:
         throttled: Callable[[Answer], str] = only_429,
         max_body: int = MAX_BODY,
     ) -> Answer:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise _no_request() from None
         if parts.scheme != "https" and not (parts.scheme == "http" and is_nearby(parts.hostname or "")):
             raise CloudError("is to be asked without TLS, which is not done", refused=True)
         context = _trusting(ca) if ca else None
@@ -190,13 +193,15 @@ class BoundedHttp:
         except TimeoutError:
             raise CloudError(f"did not answer within {seconds:.1f} s") from None
         except aiohttp.InvalidURL:
-            raise CloudError("has an address that is no URL", refused=True) from None
+            raise _no_request() from None
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError):
             raise CloudError("does not prove by its certificate who it is") from None
         except RefusedAnswer as error:
             raise CloudError(f"answers what is not read: {error}") from None
         except (aiohttp.ClientError, OSError) as error:
             raise CloudError(f"cannot be reached ({type(error).__name__})") from None
+        except ValueError:  # a host or a header that no request can have
+            raise _no_request() from None
 
     async def kubernetes(
         self, kubeconfig: str, resource: Resource[ObjectT], name: str, namespace: str | None = None
@@ -263,6 +268,10 @@ def _judged(answer: Answer) -> Answer:
     if 300 <= answer.status < 400:
         raise _moved(answer.status)
     return answer
+
+
+def _no_request() -> CloudError:
+    return CloudError("has an address or credentials that no request can have", refused=True)
 
 
 def _moved(status: int) -> CloudError:

@@ -152,3 +152,25 @@ async def test_how_long_a_cloud_wants_to_be_left_alone_is_read_by_its_own_clock(
             )
         assert caught.value.retry_after == seconds
         await transport.close()
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..b", "[::1]x"])
+async def test_a_host_that_no_request_can_have_is_told_of_the_cloud_alone(host: str) -> None:
+    """A Machine may name it."""
+    transport = Transport()
+    try:
+        http = transport.within(asyncio.get_running_loop().time() + 5)
+        with pytest.raises(CloudError, match="that no request can have") as refused:
+            await http.request("GET", f"https://{host}/sizes")
+        assert refused.value.refused
+    finally:
+        await transport.close()
+
+
+async def test_nor_are_credentials_sent_that_no_header_can_have() -> None:
+    async with fake_cloud(answering(200), HOST) as cloud:
+        transport = cloud.transport()
+        http = transport.within(asyncio.get_running_loop().time() + 30)
+        with pytest.raises(CloudError, match="that no request can have"):
+            await http.request("GET", f"https://{HOST}/", headers={"X-Auth-Token": "a\nHost: b"})
+        await transport.close()
