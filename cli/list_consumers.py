@@ -82,10 +82,17 @@ async def run(options: argparse.Namespace) -> Printed:
         return Printed(reading.written({"items": found, "notKnown": missing}, options.output), status)
     most = terminal.width() if options.output == "table" else None
     wide = f"seedquota consumers {options.name} -o wide"
-    lines = consumers.table(found, now, most, wide) if found else ["nothing that is known uses it"]
+    lines = consumers.table(found, now, most, wide) if found else [nothing(quota)]
     if missing:
         lines.append(terminal.not_known(missing, most))
     return Printed("\n".join(lines), status)
+
+
+def nothing(quota: MasterQuota) -> str:
+    used = largest_and_last.counts_clusters(quota) and any(resources.parse(quota.status.global_usage).values())
+    return "no cluster and no namespace that is known uses it" + (
+        "; Allocations may: `kubectl get allocations.seedquota.io -A`" if used else ""
+    )
 
 
 def only_status(quota: MasterQuota) -> list[str]:

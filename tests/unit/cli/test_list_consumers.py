@@ -18,7 +18,7 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
 from tests.unit.cli.test_largest_and_last import REST, line, seeds, user
-from tests.unit.quota_examples import ANN, NOW
+from tests.unit.quota_examples import ALPHA, ANN, NOW
 
 LIMITS = resources.parse({"pods": "100", "requests.cpu": "10"})
 
@@ -59,6 +59,12 @@ def test_sums_by_project_are_exact_and_say_what_is_of_none() -> None:
 
 def test_the_status_says_how_many_others_there_are() -> None:
     assert list_consumers.only_status(ANN) == ["1 more namespace: --all asks the seeds"]
+
+
+def test_what_no_cluster_of_a_project_uses_may_be_used_by_allocations() -> None:
+    nobody = "no cluster and no namespace that is known uses it"
+    assert list_consumers.nothing(ANN) == nobody
+    assert list_consumers.nothing(ALPHA).startswith(f"{nobody}; Allocations may")
 
 
 def test_sums_need_all_seeds() -> None:
