@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -13,12 +14,17 @@ from cli.connection import connected
 from cli.outcome import Failed
 from common.api.convert import ledger_from_wire
 from common.api.labels import MANAGED_BY_LABEL, MASTER_MANAGER
-from common.api.ledger_types import MASTER_LEDGERS
+from common.api.ledger_types import MASTER_LEDGERS, MasterQuotaLedger
 from common.api.types import SEEDS, Seed
 from common.kube.client.api_client import Cluster
+from common.kube.client.errors import TooManyRequests
+from common.kube.client.resource import Listing
 from common.quota import escrow, resources
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
+
+_RETRIES = 10
+_PAUSE_SECONDS = 1.0
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -57,7 +63,7 @@ async def the_seed(master: Cluster, name: str) -> Seed:
 
 async def held(master: Cluster, namespace: str) -> dict[str, dict[str, Held]]:
     """By seed and quota, from the ledgers that the master grants by. Raises Failed where one cannot be read."""
-    listing = await master.list(MASTER_LEDGERS, namespace, label_selector=f"{MANAGED_BY_LABEL}={MASTER_MANAGER}")
+    listing = await _ledgers(master, namespace)
     if listing.broken:
         raise Failed(f"the ledger {listing.broken[0].key} cannot be read: {listing.broken[0].error}")
     found: dict[str, dict[str, Held]] = {}
@@ -73,6 +79,20 @@ async def held(master: Cluster, namespace: str) -> dict[str, dict[str, Held]]:
             if amounts or not holding.learned:
                 found.setdefault(seed, {})[each.quota.name] = Held(amounts, holding.learned, holding.account)
     return found
+
+
+async def _ledgers(master: Cluster, namespace: str) -> Listing[MasterQuotaLedger]:
+    """Asks again as kubectl does: an API server that has new definitions answers 429 for some seconds."""
+    for _ in range(_RETRIES):
+        try:
+            return await _ledgers_now(master, namespace)
+        except TooManyRequests as error:
+            await asyncio.sleep(_PAUSE_SECONDS if error.retry_after is None else error.retry_after)
+    return await _ledgers_now(master, namespace)
+
+
+async def _ledgers_now(master: Cluster, namespace: str) -> Listing[MasterQuotaLedger]:
+    return await master.list(MASTER_LEDGERS, namespace, label_selector=f"{MANAGED_BY_LABEL}={MASTER_MANAGER}")
 
 
 def lines(by_quota: Mapping[str, Held]) -> list[str]:

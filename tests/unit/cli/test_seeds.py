@@ -10,10 +10,12 @@ import pytest
 from cli.__main__ import run
 from cli.connection import connected
 from cli.outcome import Failed
-from cli.seeds import rights
+from cli.seeds import on_master, rights
 from cli.terminal import columns
 from common.kube.client.api_client import Cluster
+from common.kube.client.errors import TooManyRequests
 from common.kube.client.kubeconfig import Access
+from tests.unit.fake_api_server import PLURALS, fake_api_server, status
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,24 @@ async def test_a_pod_without_a_kubeconfig_uses_its_own_cluster(tmp_path: Path, m
         with pytest.raises(Failed, match="cannot be read"):
             async with connected(options(kubeconfig=kubeconfig, context=context), "seed"):
                 pass
+
+
+@pytest.mark.parametrize(("refusals", "asked"), [(1, 2), (11, 11)])
+async def test_an_api_server_with_new_definitions_is_asked_again_and_not_for_ever(
+    refusals: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def early(_request: object) -> object:
+        return status(429, "TooManyRequests", "storage is (re)initializing", retryAfterSeconds=0)
+
+    monkeypatch.setitem(PLURALS, "quotaledgers", ("seedquota.io/v1alpha1", "QuotaLedger"))
+    async with fake_api_server() as api:
+        api.answers = [early] * refusals
+        if refusals > on_master._RETRIES:
+            with pytest.raises(TooManyRequests):
+                await on_master.held(api.cluster(), "seedquota")
+        else:
+            assert await on_master.held(api.cluster(), "seedquota") == {}
+        assert api.count("GET", "quotaledgers") == asked
 
 
 def test_the_rights_are_in_the_release_s_namespace_and_bound_to_an_account_there() -> None:
