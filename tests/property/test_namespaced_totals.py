@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,6 +28,7 @@ from common.kube.controller.reflector import Reflector
 from common.quota import resources
 from common.quota.object_names import PODS, SERVICES, GroupResource
 from common.quota.scopes import ScopeRequirement
+from common.runtime import pieces
 from seed.kinds.namespaces import cluster_objects
 from seed.kinds.namespaces.cache import Namespace
 from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
@@ -82,6 +84,7 @@ class Totals(RuleBasedStateMachine):
     async def start(self) -> None:
         cluster = cast(Cluster, SimpleNamespace(name="c1"))
         self.followed = ClusterObjects("c1", cluster, lambda: None, clock=lambda: self.now)
+        self.enters = asyncio.create_task(self.followed._entering.run())
         self.counting = {name: self.counts(*of) for name, of in QUOTAS.items()}
         for informer in self.followed.informers.values():
             kind = informer.resource
@@ -96,14 +99,31 @@ class Totals(RuleBasedStateMachine):
         self.followed.add(made)
         return made
 
+    @rule(steps=st.integers(1, 4))
+    def what_enters_comes_in_a_little(self, steps: int) -> None:
+        """Namespaces with more than one object come in by pieces."""
+
+        async def some() -> None:
+            for _ in range(steps):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(some())
+
     def teardown(self) -> None:
-        self.loop.run_until_complete(self.end())
-        self.loop.close()
+        """In the end, all has come in."""
+        try:
+            self.what_enters_comes_in_a_little(50)
+            assert not any(counting.entering for counting in self.counting.values())
+            self.the_sum_is_that_of_everything()
+        finally:
+            self.loop.run_until_complete(self.end())
+            self.loop.close()
 
     async def end(self) -> None:
-        for task in self.followed._tasks.values():
+        tasks = [self.enters, *self.followed._tasks.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self.followed._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def tell(self, reflector: Reflector[Any], event: str, subject: Any) -> None:
         reflector._apply(WatchEvent(event, subject.metadata.resource_version, subject))
@@ -226,11 +246,23 @@ class Totals(RuleBasedStateMachine):
                 by_namespace[namespace] = {name: amount for name, amount in found.items() if amount}
                 generations[subject.metadata.uid] = generation_of(subject.metadata)
             wanted = {namespace: found for namespace, found in by_namespace.items() if found}
-            assert counting.totals.by_namespace == wanted
-            total = resources.total(wanted.values())
-            assert counting.totals.used == {name: amount for name, amount in total.items() if amount}
-            everything = [subject.metadata.uid for subject in self.objects.values()]
-            assert counting.totals.seen(everything) == generations
+            totals, entering = counting.totals, counting.entering
+            assert without(totals.by_namespace, entering) == without(wanted, entering)
+            for name in entering:
+                there = wanted.get(name, {})
+                assert all(amount <= there.get(of, 0) for of, amount in totals.by_namespace.get(name, {}).items())
+            total = resources.total(totals.by_namespace.values())
+            assert totals.used == {name: amount for name, amount in total.items() if amount}
+            seen = totals.seen([subject.metadata.uid for subject in self.objects.values()])
+            assert seen.items() <= generations.items()
+            here = [each for each in self.objects.values() if each.metadata.namespace not in entering]
+            assert totals.seen([each.metadata.uid for each in here]) == {
+                each.metadata.uid: generations[each.metadata.uid] for each in here if each.metadata.uid in generations
+            }
+
+
+def without(found: dict[str, dict[str, int]], names: Collection[str]) -> dict[str, dict[str, int]]:
+    return {name: amounts for name, amounts in found.items() if name not in names}
 
 
 def stamp(seconds: int) -> str:
@@ -240,6 +272,8 @@ def stamp(seconds: int) -> str:
 @pytest.fixture(autouse=True)
 def without_api_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_objects, "KindInformer", Informer)
+    monkeypatch.setattr(cluster_objects, "AT_ONCE", 1)
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0.0)
 
 
 EXAMPLES = settings(max_examples=25, stateful_step_count=30, deadline=None)
@@ -247,6 +281,54 @@ EXAMPLES = settings(max_examples=25, stateful_step_count=30, deadline=None)
 
 def test_the_sum_is_that_of_everything_whatever_happens() -> None:
     run_state_machine_as_test(Totals, settings=EXAMPLES)
+
+
+PODS_COME_IN = [f"pod-{number}" for number in range(10)]
+
+
+def a_namespace_comes_in() -> Totals:
+    machine = Totals()
+    machine.begin()
+    machine.namespace_is("a", {})
+    for name in PODS_COME_IN:
+        machine.pod_is("a", name, 2, "Running", None, None)
+    lists = machine.followed.namespaces
+    lists.listed_from = 7
+    lists.synced.set()
+    machine.namespace_is("a", {"owner": "ann"})
+    machine.what_enters_comes_in_a_little(1)
+    ann = machine.counting["ann"]
+    assert ann.entering and 0 < len(ann.totals) < len(PODS_COME_IN)
+    return machine
+
+
+@pytest.mark.parametrize("meanwhile", ["changes", "goes", "leaves", "comes again"])
+def test_what_happens_while_a_namespace_comes_in_counts(meanwhile: str) -> None:
+    machine, last = a_namespace_comes_in(), PODS_COME_IN[-1]
+    match meanwhile:
+        case "changes":
+            machine.pod_is("a", last, 1, "Running", None, None)
+        case "goes":
+            machine.object_goes(PODS, "a", last)
+        case "leaves":
+            machine.namespace_is("a", {})
+        case "comes again":
+            machine.namespace_is("a", {})
+            machine.namespace_is("a", {"owner": "ann"})
+    machine.the_sum_is_that_of_everything()
+    machine.teardown()
+
+
+def test_while_a_namespace_comes_in_the_lists_are_those_before() -> None:
+    """A count that needs later ones waits for it."""
+    machine = a_namespace_comes_in()
+    ann = machine.counting["ann"]
+    machine.followed.namespaces.listed_from = 9
+    assert ann.doubtful(7) is None
+    assert ann.doubtful(6) is not None
+    machine.what_enters_comes_in_a_little(50)
+    assert ann.doubtful(7) is not None
+    machine.teardown()
 
 
 def test_the_test_finds_labels_that_are_not_followed() -> None:

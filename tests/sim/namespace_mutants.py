@@ -32,8 +32,9 @@ KINDS = ("kinds",)
 BUDGET = 200
 
 
-def nothing_comes_in(objects: ClusterObjects, counting: QuotaNamespaces, namespace: str) -> None:
+def nothing_comes_in(objects: ClusterObjects, counting: QuotaNamespaces, namespace: str, *_rest: int) -> int:
     objects._selecting.setdefault(namespace, set()).add(counting)
+    return 0
 
 
 def whatever_was_put_is_more(totals: ObjectTotals, evaluator: Any, subject: Any, now: float) -> tuple[bool, bool]:

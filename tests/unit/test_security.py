@@ -270,6 +270,10 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "Many or large objects in namespaces": (
         f"{OBJECTS}::test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind",
     ),
+    "A namespace with very many pods is relabelled": (
+        "property/test_namespaced_totals.py::test_while_a_namespace_comes_in_the_lists_are_those_before",
+        "property/test_namespaced_totals.py::test_what_happens_while_a_namespace_comes_in_counts",
+    ),
     "Namespaces with a megabyte of labels": (
         f"{NAMESPACES}::test_namespaces_with_very_many_labels_are_not_kept",
         f"{NAMESPACES}::test_of_a_namespace_nothing_is_kept_that_nobody_reads",

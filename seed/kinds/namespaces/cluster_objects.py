@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Any
 
 from common.api.label_selector import LabelSelector
@@ -23,18 +23,16 @@ from common.quota.object_names import GroupResource
 from common.runtime.unexpected import contained, kept_task
 from common.runtime.waiting import within
 from seed.kinds.namespaces.cache import NAMESPACES, Namespace
+from seed.kinds.namespaces.entering import AT_ONCE, Entering
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms
 from seed.kinds.namespaces.evaluators.registry import evaluators_of
 from seed.kinds.namespaces.kind_informer import KindInformer, Unread, find_kind
+from seed.kinds.namespaces.listing_problem import listing_problem, listing_problems
 from seed.kinds.namespaces.promise_totals import PromiseTotals, totals_of
 from seed.model.reserved_object import generation_of
 from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt, picks
 from seed.usage.source import NOT_LISTED, Generation, Problem, Taken
 
-UNREACHABLE = "Unreachable"
-RIGHTS = "bind the role of charts/rbac/user-cluster-namespaces.yaml there"
-RIGHTS_OF_SECRETS = "bind the role of charts/rbac/user-cluster-secrets.yaml there, too"
-MOST_TEXT = 512  # characters of an API server's error
 FEW = 1_000  # moments that nothing waits for any more: tenants choose grace periods, also of years
 AFTER = 0.05  # seconds after an object ceases to count until it is looked at
 SOON = 0.1  # ... between two calls that tell what is listed by now
@@ -55,6 +53,7 @@ class QuotaNamespaces:
         self.selector = selector
         self.totals = totals_of(terms)
         self.selected: set[str] = set()  # namespaces
+        self.entering: dict[str, int] = {}  # those of which not all is counted yet: as of which lists all else is
         self.untaken: dict[str, tuple[str, str]] = {}  # by uid: namespace and name of what could not be counted
         self.evaluators = evaluators_of(terms)
         self.absent: set[GroupResource] = set()  # kinds `unseen` of which nothing was counted before either
@@ -96,12 +95,13 @@ class QuotaNamespaces:
             return 0
         if not all(informer.synced for informer in informers):
             return 0
-        return min([namespaces.listed_from, *(informer.listed_from for informer in informers)])
+        return min([self._namespaces_from, *(informer.listed_from for informer in informers)])
 
     @property
     def is_part_listed(self) -> bool:
         """The namespaces, and at least one of its kinds."""
-        return self.objects.namespaces.synced.is_set() and any(informer.synced for informer in self.informers)
+        synced = self.objects.namespaces.synced.is_set() and not self.entering
+        return synced and any(informer.synced for informer in self.informers)
 
     def unlisted(self, since: int) -> list[str]:
         """What it needs and lacks a complete list of that began after that moment."""
@@ -114,8 +114,11 @@ class QuotaNamespaces:
         return self.terms.counting(self._unlisted_kinds(since)) if self._has_namespaces(since) else None
 
     def _has_namespaces(self, since: float) -> bool:
-        namespaces = self.objects.namespaces
-        return namespaces.synced.is_set() and namespaces.listed_from > since
+        return self.objects.namespaces.synced.is_set() and self._namespaces_from > since
+
+    @property
+    def _namespaces_from(self) -> int:
+        return min([self.objects.namespaces.listed_from, *self.entering.values()])
 
     def _unlisted_kinds(self, since: float) -> frozenset[GroupResource]:
         listed = {each.resource for each in self.informers if each.synced and each.listed_from > since}
@@ -174,6 +177,7 @@ class ClusterObjects:
         self._tasks: dict[NamespacedEvaluator[Any], asyncio.Task[None]] = {}
         self._counting: set[QuotaNamespaces] = set()
         self._selecting: dict[str, set[QuotaNamespaces]] = {}  # by namespace
+        self._entering = Entering(self._subjects, self._put_present, self._entered)
         self._released: list[tuple[float, str, NamespacedEvaluator[Any], str]] = []  # a heap: when, uid, of which, key
         self._awaited: dict[str, float] = {}  # by uid: when it ceases to count
         self._sooner = asyncio.Event()
@@ -184,6 +188,7 @@ class ClusterObjects:
         running = [
             asyncio.create_task(self.namespaces.run(), name=f"namespaces of {self.key}"),
             kept_task("what ends", self._release, self.key),
+            kept_task("what enters", self._entering.run, self.key),
         ]
         try:
             while True:
@@ -202,9 +207,10 @@ class ClusterObjects:
     def add(self, counting: QuotaNamespaces) -> None:
         self._counting.add(counting)
         self._follow()
+        left = AT_ONCE
         for namespace in self.namespaces.store.values():
             if counting.selects(namespace.metadata.labels):
-                self._enter(counting, namespace.metadata.name)
+                left -= self._enter(counting, namespace.metadata.name, 0, left)
 
     def discard(self, counting: QuotaNamespaces) -> None:
         self._counting.discard(counting)
@@ -228,18 +234,11 @@ class ClusterObjects:
 
     def _problems(self, kinds: Collection[GroupResource]) -> dict[str, Problem]:
         """By resource: what of these cannot be listed."""
-        found = {}
         error, untaken = self.namespaces.error, self.namespaces.untaken
         status = self.namespaces.error_status if error is not None else 200
-        if (problem := _problem("namespaces", error or untaken, status)) is not None:
-            found["namespaces"] = problem
-        for informer in self.informers.values():
-            kind = informer.resource
-            if kind in kinds:
-                problem = _problem(str(kind), informer.error, informer.error_status)
-                if problem is not None:
-                    found[str(kind)] = problem
-        return found
+        of_namespaces = listing_problem("namespaces", error or untaken, status)
+        found = {} if of_namespaces is None else {"namespaces": of_namespaces}
+        return found | listing_problems(self.informers.values(), kinds)
 
     async def generation(
         self, selector: LabelSelector | None, evaluator: NamespacedEvaluator[Any], namespace: str, name: str, uid: str
@@ -287,25 +286,46 @@ class ClusterObjects:
             before = counting in self._selecting.get(name, ())
             after = change.new is not None and counting.selects(change.new.metadata.labels)
             if after and not before:
-                self._enter(counting, name)
+                self._enter(counting, name, self.namespaces.listed_from, AT_ONCE)
                 counting.on_change(counting, False)
             elif before and not after:
                 self._forget(counting, name)
                 counting.totals.leave(name)
                 counting.on_change(counting, True)
 
-    def _enter(self, counting: QuotaNamespaces, namespace: str) -> None:
-        """All that is in it counts from now on."""
+    def _enter(self, counting: QuotaNamespaces, namespace: str, listed_from: int, most: int) -> int:
+        """All that is in it counts from now on; if there are more than `most`, in pieces. How many came in at once."""
         self._selecting.setdefault(namespace, set()).add(counting)
         counting.selected.add(namespace)
+        number = sum(len(informer.objects(namespace)) for informer in counting.informers)
+        if number > most:
+            self._entering.begin(counting, namespace, listed_from)
+            return 0
+        for evaluator, subject in self._subjects(counting, namespace):
+            self._put(counting, evaluator, subject)
+        return number
+
+    def _subjects(self, counting: QuotaNamespaces, namespace: str) -> Iterator[tuple[NamespacedEvaluator[Any], Any]]:
         for evaluator in counting.evaluators.values():
             informer = self.informers.get(evaluator)
             for subject in informer.objects(namespace) if informer is not None else ():
-                self._put(counting, evaluator, subject)
+                yield evaluator, subject
+
+    def _put_present(self, counting: QuotaNamespaces, evaluator: NamespacedEvaluator[Any], subject: Any) -> None:
+        """As it is by now. Of one that has gone the watch has told."""
+        informer = self.informers.get(evaluator)
+        present = informer.get(subject.metadata.key) if informer is not None else None
+        if present is not None:
+            self._put(counting, evaluator, present)
+
+    def _entered(self, counting: QuotaNamespaces) -> None:
+        counting.on_change(counting, False)
+        self._news.set()
 
     def _forget(self, counting: QuotaNamespaces, namespace: str) -> None:
         selecting = self._selecting[namespace]
         selecting.discard(counting)
+        self._entering.end(counting, namespace)
         counting.selected.discard(namespace)
         for uid in [uid for uid, of in counting.untaken.items() if of[0] == namespace]:
             self._took(counting, uid)
@@ -376,15 +396,3 @@ class ClusterObjects:
             subject = informer.get(key) if informer is not None else None
             if subject is not None and subject.metadata.uid == uid:
                 self._changed(evaluator, Change(subject, subject))
-
-
-def _problem(resource: str, error: str | None, status: int) -> Problem | None:
-    if error is None:
-        return None
-    if status == 0:
-        return Problem(UNREACHABLE, error[:MOST_TEXT])
-    if status == 200:
-        return Problem(NOT_LISTED, f"{resource} cannot be counted: {error[:MOST_TEXT]}")
-    text = f"{resource} cannot be listed: {error[:MOST_TEXT]}"
-    rights = RIGHTS_OF_SECRETS if resource in ("secrets", "configmaps") else RIGHTS
-    return Problem(NOT_LISTED, f"{text}; {rights}" if status in (401, 403) else text)

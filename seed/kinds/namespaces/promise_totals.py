@@ -55,6 +55,15 @@ class PromiseTotals(ObjectTotals):
         self._scopes.pop(uid, None)
         return super().remove(uid)
 
+    def leave(self, namespace: str) -> None:
+        for uid in self._uids.get(namespace, ()):
+            self._scopes.pop(uid, None)
+        self._lacking.pop(namespace, None)
+        for name in self.terms.limited:
+            self._amounts.pop((namespace, name), None)
+            self._limiting.pop((namespace, name), None)
+        super().leave(namespace)
+
     def used_beside(self, reservations: Mapping[str, Reservation]) -> ResourceList:
         bases: dict[str, ResourceList] = {}
         for reservation in reservations.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from common.kube.client.meta import Object
@@ -44,6 +45,9 @@ class ObjectTotals(ObjectSum[Counted]):
         return True, False
 
     def keep(self, uid: str, after: Counted) -> bool:
+        before = self._objects.get(uid)
+        if before is not None and before.place != after.place:
+            ObjectTotals.remove(self, uid)  # an API server that lies: a uid is of one object
         self._uids.setdefault(after.place, set()).add(uid)
         return super().keep(uid, after)
 
@@ -57,9 +61,15 @@ class ObjectTotals(ObjectSum[Counted]):
         return super().remove(uid)
 
     def leave(self, namespace: str) -> None:
-        """The namespace is not counted any more, with all that it has."""
-        for uid in list(self._uids.get(namespace, ())):
-            self.remove(uid)
+        """The namespace is not counted any more, with all that it has, which may be very many."""
+        add(self.used, self.by_namespace.pop(namespace, {}), -1)
+        uids = self._uids.pop(namespace, set())
+        for uid in uids:
+            del self._objects[uid]
+        for uid in self.guessed.keys() & uids:
+            del self.guessed[uid]
+        for uid in islice(uids, self._remembered):
+            self._gone.keep(uid, None, self._remembered)
 
     def _uses(self, evaluator: NamespacedEvaluator[Any], subject: Any, now: float) -> ResourceList:
         return used(evaluator, self.terms, subject, now)

@@ -59,6 +59,19 @@ def test_lowered_and_deleted_quotas_leave_what_the_others_promise() -> None:
     assert (found.used, found.by_namespace) == ({}, {})
 
 
+def test_an_api_server_that_shows_one_uid_in_two_namespaces_takes_nothing_from_the_sum() -> None:
+    found = totals(quota("default", pods="20"), quota("other", pods="10"))
+    moved = quota("default", "db", pods="2")
+    moved = msgspec.structs.replace(moved, metadata=msgspec.structs.replace(moved.metadata, uid="web-default"))
+    found.put(EVALUATOR, moved, 0.0)
+    assert found.by_namespace == {"web": nanos("pods=10"), "db": nanos("pods=2")}
+    found.leave("web")
+    assert found.used == nanos("pods=2")
+    found.leave("db")
+    assert (found.used, found.by_namespace) == ({}, {})
+    assert found.lacking("web", LIMITED) == sorted(LIMITED)
+
+
 def used_up(found: CoreQuota, **used: str) -> CoreQuota:
     return msgspec.structs.replace(found, status=CoreQuotaStatus(used=used))
 

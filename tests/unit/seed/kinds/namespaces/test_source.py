@@ -23,6 +23,7 @@ from seed.kinds.namespaces import cluster_objects, kind_informer
 from seed.kinds.namespaces.evaluators import pods
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.evaluators.object_count import ObjectCountEvaluator
+from seed.kinds.namespaces.listing_problem import listing_problem
 from seed.kinds.namespaces.source import NamespacedSource
 from seed.kinds.namespaces.sources import NamespacedSources
 from seed.model.quota import Quota
@@ -682,7 +683,7 @@ async def test_a_cluster_with_more_than_fits_is_a_problem_of_that_kind(monkeypat
     [("pods", "namespaces"), ("secrets", "secrets"), ("configmaps", "secrets"), ("w.example", "namespaces")],
 )
 def test_the_role_that_is_missing_is_the_one_that_has_the_right(kind: str, role: str) -> None:
-    problem = cluster_objects._problem(kind, f"{kind} is forbidden", 403)
+    problem = listing_problem(kind, f"{kind} is forbidden", 403)
     assert problem is not None
     assert f"bind the role of charts/rbac/user-cluster-{role}.yaml there" in problem.message
 
