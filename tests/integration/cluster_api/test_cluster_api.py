@@ -99,8 +99,13 @@ class Seed:
         self._session = session
 
     async def names(self, selector: str = "") -> set[str]:
-        async with self._session.get(f"{CAPI}/machines", params={"labelSelector": selector}) as answer:
-            return {found["metadata"]["name"] for found in (await answer.json())["items"]}
+        """An API server answers 404 or 429 for a moment when a definition has changed."""
+        async with asyncio.timeout(SECONDS):
+            while True:
+                async with self._session.get(f"{CAPI}/machines", params={"labelSelector": selector}) as answer:
+                    if answer.status == 200:
+                        return {found["metadata"]["name"] for found in (await answer.json())["items"]}
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def items(self, plural: str) -> list[dict[str, Any]]:
         async with self._session.get(f"{CAPI}/{plural}") as answer:
