@@ -168,8 +168,8 @@ class Counting:
         opened: set[tuple[str, str]] | None = set()
         for quota in self._registry.quotas_of(source.consumer):
             handle = self._registry.get(quota)
-            may_count = self._accounts.may_count(quota, source) or self._accounts.may_count_partly(quota, source)
-            if handle is None or not may_count:
+            whole = self._accounts.may_count(quota, source)
+            if handle is None or not (whole or self._accounts.may_count_partly(quota, source)):
                 opened = None
                 # Nothing is dropped until it was counted: watch caches of several kinds can lose and regain a list,
                 # and the list that the accounts controller demanded may bring no change.
@@ -180,7 +180,8 @@ class Counting:
             if done is None:
                 opened = None
                 continue
-            if not self._accounts.may_count(quota, source):  # what lacks a list kept its last count
+            # What lacked a list may have kept its last count, and that list may have come during the write.
+            if not (whole and self._accounts.may_count(quota, source)):
                 self._due.setdefault(key, time.monotonic() + CHECK_INTERVAL)
             if not done or self._withheld(handle, source):
                 self._due.setdefault(key, time.monotonic() + RETRY_DELAY)
