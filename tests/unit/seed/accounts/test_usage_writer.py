@@ -1233,3 +1233,15 @@ async def test_a_machine_on_surge_that_takes_what_nobody_limits_leaves_no_less_t
         leader.changed()
         await eventually(lambda: KEY in leader.world.account().used)
         assert leader.world.account().used[KEY] == {"cpu": UNIT, "machines": UNIT}
+
+
+async def test_a_list_that_comes_while_the_others_are_counted_is_counted_soon(
+    leader: Leading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have no objects, and then nothing else tells of it."""
+    complete = iter([False])
+    monkeypatch.setattr(leader.accounts, "may_count", lambda *_: next(complete, True))
+    monkeypatch.setattr(leader.accounts, "may_count_partly", lambda *_: True)
+    leader.counting._due.clear()
+    await leader.counting._count(KEY)
+    assert KEY in leader.counting._due
