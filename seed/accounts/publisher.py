@@ -141,8 +141,8 @@ class Publisher:
             return False  # the copy was deleted or made anew: the watch will report it
         except ApiError as error:
             account, facts = status["account"], {"quota": quota.name, "error": str(error)}
-            if isinstance(account, WireReport) and _for_people(account) and NOT_DECLARED in error.message:
-                # That must not keep the master from the rest: it answers the nonce in it.
+            if isinstance(account, WireReport) and _has_later_fields(account) and NOT_DECLARED in error.message:
+                # What the CRD lacks must not keep the master from the rest: it answers the nonce in it.
                 log.warning("account published in part: the CRD is of an earlier release", extra=facts)
                 namespaces = [msgspec.structs.replace(each, project="") for each in account.namespaces]
                 account = msgspec.structs.replace(
@@ -274,8 +274,8 @@ def _soonest(*seconds: float | None) -> float | None:
     return min((each for each in seconds if each is not None), default=None)
 
 
-def _for_people(account: WireReport) -> bool:
-    """Whether it has fields that are for people only, or that a master of that release does not read."""
+def _has_later_fields(account: WireReport) -> bool:
+    """Whether it has fields that an earlier release does not know, and its master does not need."""
     of_projects = any(each.project for each in account.namespaces)
     return account.waits_for is not None or bool(
         account.not_served or account.not_counted or account.picked or of_projects or account.enforced_raised
