@@ -146,10 +146,13 @@ class QuotaNamespaces:
         nothing = {each.resource for each in self.informers if each.served is None and each.synced}
         return self.terms.counting(nothing)
 
-    def relist(self) -> None:
-        self.objects.namespaces.relist()
+    def relist(self, since: int) -> None:
+        """Asks for a fresh list of each whose list began before that moment."""
+        if self.objects.namespaces.listed_from <= since:
+            self.objects.namespaces.relist()
         for informer in self.informers:
-            informer.relist()
+            if informer.listed_from <= since:
+                informer.relist()
 
 
 class ClusterObjects:

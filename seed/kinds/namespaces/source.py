@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from common.api.label_selector import LabelSelector
 from common.kube.client.errors import Unavailable
+from common.kube.controller.reflector import moment
 from common.quota import resources
 from common.quota.resources import ResourceList
 from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
@@ -57,6 +58,7 @@ class NamespacedSource:
         self._counted: QuotaNamespaces | None = None
         self._next: QuotaNamespaces | None = None
         self._partial = False  # `_counted` was never listed wholly
+        self._lists_from = 0  # the moment after which its lists must begin: also those of kinds that it counts later
         self._listed_from = 0  # as was told last
         self._nothing = ObjectTotals(Terms(limited=frozenset()))
 
@@ -120,9 +122,10 @@ class NamespacedSource:
         return latest.unlisted(since) if latest is not None and latest.objects is self._objects else []
 
     def relist(self) -> None:
+        self._lists_from = moment()
         for counting in (self._counted, self._next):
             if counting is not None:
-                counting.relist()
+                counting.relist(self._lists_from)
 
     async def generation(self, namespaced_name: str, uid: str) -> Generation:
         """The object's resourceVersion as a number: see seed/model/reserved_object.py."""
@@ -147,6 +150,8 @@ class NamespacedSource:
             self._end_next()
             self._next = QuotaNamespaces(objects, selector, terms, self._changed)
             objects.add(self._next)
+            if self._lists_from:
+                self._next.relist(self._lists_from)
         self.look()
 
     def look(self) -> None:

@@ -489,6 +489,21 @@ async def test_only_lists_that_began_after_the_demand_are_counted(found: Followe
     assert not any("resourceVersion" in each for each in asked), "consistent lists only"
 
 
+async def test_a_demand_holds_for_what_the_quota_limits_later(found: Followed) -> None:
+    """Another quota has followed that kind since before the demand (schedule 21103857)."""
+    found.serve_widgets("v1")
+    found.world.quota("other", WIDGETS, selector={"matchLabels": ANN})
+    found.world.quota("all", selector={"matchLabels": ANN})
+    await eventually(lambda: found.used() == {"pods": 1} and found.used("other") == {})
+    source = found.source()
+    demanded = moment()
+    source.relist()
+    await eventually(lambda: source.listed_from > demanded)
+    found.world.quota("all", BOTH, selector={"matchLabels": ANN})
+    await eventually(lambda: source.totals.terms.limited == BOTH.keys())
+    await eventually(lambda: source.listed_from > demanded)
+
+
 @pytest.mark.parametrize("plural", ["namespaces", "pods"])
 async def test_after_a_break_of_any_watch_it_is_not_certain_what_has_happened_there(
     found: Followed, monkeypatch: pytest.MonkeyPatch, plural: str
