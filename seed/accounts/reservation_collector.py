@@ -99,7 +99,8 @@ class ReservationCollector:
         def released(present: Account) -> tuple[Account, None]:
             for source in concluded.recount:
                 present = self._accounts.counted(present, source, quota)
-            return accounts.hold_back(accounts.release(present, term, concluded.absent), term, held_back), None
+            still = {key for key in held_back if all(each in present.reservations for each, _ in missed[key])}
+            return accounts.hold_back(accounts.release(present, term, concluded.absent), term, still), None
 
         if not concluded.absent and held_back == {*account.held_back}:
             return

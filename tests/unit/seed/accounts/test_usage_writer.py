@@ -688,6 +688,22 @@ async def test_where_it_may_well_be_there_nothing_is_held_back(hand: Hand, case:
     assert hand.world.account().held_back == ()
 
 
+async def test_what_has_gone_while_it_was_looked_for_holds_nothing_back(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads may take long (schedule 21008913)."""
+    await never_come(hand, MOST_UNSEEN)
+    change = hand.handle.writer.change
+
+    async def gone_meanwhile(decide: Callable[[Account], tuple[Account, None]]) -> None:
+        await change(lambda account: (accounts.release(account, account.epoch, dict(account.reservations)), None))
+        await change(decide)
+
+    monkeypatch.setattr(hand.handle.writer, "change", gone_meanwhile)
+    await hand.look(5.1)
+    assert not hand.world.account().reservations and hand.world.account().held_back == ()
+
+
 async def test_a_creation_of_a_name_that_exists_is_not_missing(hand: Hand) -> None:
     """An API server answers it with 409, after its admission. Whoever repeats it must not keep all others waiting."""
     world = hand.world
