@@ -51,6 +51,7 @@ class Wish:
         "answered",
         "answering",
         "calls",
+        "decided",
         "ended",
         "generation",
         "heard",
@@ -88,6 +89,7 @@ class Wish:
         self.answering: list[tuple[Any, asyncio.Task[None]]] = []  # with the replica that does
         self.answered: set[tuple[str, ...]] = set()  # the replica that did, and the quotas that it knew
         self.since: dict[str, tuple[float, int]] = {}  # by replica: when the call began by which it decided last
+        self.decided: dict[str, float] = {}  # ... when that decision began
         self.repeats = 0
         self.replaces: list[str] = []
         self.reads: list[Beside] = []  # what was read of the others for the answer that came last

@@ -12,7 +12,9 @@ from common.kube.client.api_client import Cluster
 from common.kube.controller.leader_election import Term
 from common.quota import resources
 from common.quota.resources import ResourceList
+from seed.admission.admitter import Admission
 from seed.admission.refusal import Refusal
+from seed.admission.types import Confirm, Request, Verdict
 from seed.kinds.namespaces.admission import NamespacedAdmission
 from seed.kinds.namespaces.cache import NamespaceCache, Selection, _Watched
 from seed.kinds.namespaces.cluster_objects import QuotaNamespaces
@@ -46,8 +48,9 @@ class _CachedLabels(LabelWatch):
 class _Asked:
     """Which quotas the cache named for one request, and by which client more is read for it."""
 
-    def __init__(self, client: ClusterClient) -> None:
+    def __init__(self, client: ClusterClient, came: float) -> None:
         self.quotas: list[Quota] = []
+        self.decided = came  # when that began, or the request came, by the replica's clock
         self.client = client
 
 
@@ -167,8 +170,17 @@ class NamespaceReplica(Replica):
         self.labels: dict[str, _CachedLabels] = {}  # by cluster, for admission
         super().__init__(*arguments)
         self._asking = _Asking(self.namespace_cache)
-        self._namespaced = NamespacedAdmission(self.admission, self._asking)
+        self._namespaced = NamespacedAdmission(cast("Admission", self), self._asking)
         self.loop.call(self._follow_labels)
+
+    def undecided(self, of: str) -> Verdict | None:
+        return self.admission.undecided(of=of)
+
+    async def decide(self, request: Request, *, quotas: list[Quota], confirm: Confirm | None) -> Verdict:
+        task = asyncio.current_task()
+        assert task is not None, "a request is one"
+        self._asking.of[task].decided = self.loop.time()
+        return await self.admission.decide(request, quotas=quotas, confirm=confirm)
 
     def now(self) -> float:
         return self.network._clock.now
@@ -225,14 +237,15 @@ class NamespaceReplica(Replica):
         evaluator: NamespacedEvaluator[Any],
         write: Write[Any],
         deadline: float,
-        heard: Callable[[Refusal | None, list[Quota], bool], None],
+        heard: Callable[[Refusal | None, list[Quota], float, bool], None],
         on_list: Callable[[], None],
     ) -> asyncio.Task[None]:
-        """An API server calls the webhook. `heard` is told the verdict, the quotas that select the namespace, and
-        whether another call got that verdict before. `on_list`: see ClusterClient."""
+        """An API server calls the webhook. `heard` is told the verdict, the quotas that select the namespace, when its
+        decision began or, if another call got that before, when it came, and whether that is so. `on_list`: see
+        ClusterClient."""
         source = self.sources[key]
         assert isinstance(source, NamespacedCluster), "there are no others here"
-        asked = _Asked(ClusterClient(self, source, on_list))
+        asked = _Asked(ClusterClient(self, source, on_list), self.loop.time())
 
         async def answer() -> None:
             cluster = self.view.cluster_cache.user_clusters.store.get(key)
@@ -242,7 +255,7 @@ class NamespaceReplica(Replica):
             try:
                 if cluster is not None:
                     verdict = await self._namespaced.decide(cluster, evaluator, write, dry_run=False, deadline=deadline)
-                    heard(verdict.refusal, asked.quotas, verdict.repeated)
+                    heard(verdict.refusal, asked.quotas, asked.decided, verdict.repeated)
             finally:
                 del self._asking.of[task]
 

@@ -37,6 +37,7 @@ from tests.sim.servers import LABELLED, PARTICIPANT, Copy, Machine, ObjectMeta, 
 from tests.sim.world import SIZES, Answered, Site, World
 
 OLDEST = 28.0  # seconds that labels may be old by which a replica decides: 25 by its clock
+REMEMBERED = 5.0  # seconds for which a replica gives all calls about one creation the same answer
 MOST_NAMESPACES = 4
 WITHOUT = ("rollouts", "projects", "restore_source")  # of Machines alone
 
@@ -251,13 +252,16 @@ class NamespaceWorld(World):
         before = self._known_to(replica, source, wish)
         reads: list[Beside] = []
 
-        def heard(no: Refusal | None, quotas: list[Quota], repeated: bool = False) -> None:
+        def heard(no: Refusal | None, quotas: list[Quota], decided: float, repeated: bool) -> None:
             since = source.labelled_since(inside, began - OLDEST)
             known = self._known_to(replica, source, wish)
             always = (uid for uid, of in known.items() if since and all(self._picks(of, labels) for labels in since))
             there.update(uid for uid in always if uid in before)
             if not repeated:
                 wish.verdicts.append((no, reads))
+                wish.decided[replica.name] = decided
+            elif decided - wish.decided[replica.name] > REMEMBERED:
+                self.fail(f"{wish.thing.uid} is answered by what was decided long ago")
             wish.reads = next((found for told, found in reversed(wish.verdicts) if told is no), reads)
             answered(no, [quota for quota in quotas if resources.only(wish.need, quota.limits)], repeated)
 

@@ -45,7 +45,6 @@ PROJECTS = "ab"
 CROWDED = ("created at once", "created in this cluster at once", "wait already")  # in refusals
 LEAST = product.ROOM // shares.KEPT // product.FEW  # of which each source finds room
 WARM = 1  # the term of who has led for as long as anybody knows
-REMEMBERED = 5.0  # seconds for which a replica gives all calls about one creation the same answer
 RESTORE_TAKES = 6.5  # seconds in which an API server is away while it is restored: longer than a lease lasts
 
 
@@ -433,10 +432,7 @@ class World:
             if no is None and self._still_limiting(replica, there) - {quota.key.uid for quota in quotas}:
                 raise self.truth.unasked(wish.thing, there)
             if repeated:
-                first = wish.since.get(replica.name, asked)
-                if asked[0] - first[0] > REMEMBERED:  # when it came: the first may have waited meanwhile
-                    self.fail(f"{wish.thing.uid} is answered by what was decided long ago")
-                asked = first
+                asked = wish.since.get(replica.name, asked)
             wish.since[replica.name] = asked
             wish.answered.add((replica.name, *sorted(quota.key.uid for quota in quotas)))
             if no is not None and no.code == 503 and len(wish.calls) > 1:
