@@ -35,3 +35,9 @@ async def in_pieces(items: Iterable[T]) -> AsyncIterator[T]:
             _of_others.set(_of_others.get() + now - paused)
             until = now + PIECE_SECONDS
         yield item
+
+
+async def all_in_pieces(steps: Iterable[object]) -> None:
+    """As `in_pieces`, of what is done by taking each of them."""
+    async for _ in in_pieces(steps):
+        pass

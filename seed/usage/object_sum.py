@@ -45,7 +45,7 @@ class ObjectSum(Generic[CountedT]):
 
     def keep(self, uid: str, after: CountedT) -> bool:
         """True if something became free."""
-        before = self._objects.get(uid)
+        before = self._known(uid)
         self._objects[uid] = after
         self._gone.pop(uid, None)  # a backup brought it back
         self.guessed.pop(uid, None)
@@ -59,9 +59,10 @@ class ObjectSum(Generic[CountedT]):
 
     def remove(self, uid: str) -> bool:
         """True if something became free."""
-        gone = self._objects.pop(uid, None)
+        gone = self._known(uid)
         if gone is None:
             return False
+        del self._objects[uid]
         guessed = self.guessed.pop(uid, None)
         self._gone.keep(uid, None, self._remembered)
         self._moved(gone.place, gone.used, {})
@@ -72,14 +73,19 @@ class ObjectSum(Generic[CountedT]):
 
     def seen(self, reservations: Iterable[str]) -> dict[str, int]:
         """One whose size was never known does not stand in it: its reservation holds what it costs."""
-        objects, guessed = self._objects, self.guessed
-        return {uid: objects[uid].generation for uid in reservations if uid in objects and uid not in guessed}
+        found = ((uid, self._known(uid)) for uid in reservations if uid not in self.guessed)
+        return {uid: known.generation for uid, known in found if known is not None}
 
     def gone(self, reservations: Iterable[str]) -> set[str]:
         return {uid for uid in reservations if uid in self._gone}
 
     def sizes(self, uids: Iterable[str]) -> dict[str, ResourceList]:
-        return {uid: self._objects[uid].used for uid in uids if uid in self._objects}
+        found = ((uid, self._known(uid)) for uid in uids)
+        return {uid: known.used for uid, known in found if known is not None}
+
+    def _known(self, uid: str) -> CountedT | None:
+        """An object as it stands in the sum."""
+        return self._objects.get(uid)
 
     def _moved(self, _place: str, before: ResourceList, after: ResourceList) -> None:
         """An object there uses this instead of that."""

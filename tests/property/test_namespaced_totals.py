@@ -110,10 +110,12 @@ class Totals(RuleBasedStateMachine):
         self.loop.run_until_complete(some())
 
     def teardown(self) -> None:
-        """In the end, all has come in."""
+        """In the end, all has come in, and what left was freed."""
         try:
             self.what_enters_comes_in_a_little(50)
             assert not any(counting.entering for counting in self.counting.values())
+            totals = [counting.totals for counting in self.counting.values()]
+            assert all(len(each._objects) == len(each) for each in totals), "nothing is left of what left"
             self.the_sum_is_that_of_everything()
         finally:
             self.loop.run_until_complete(self.end())
@@ -317,6 +319,24 @@ def test_what_happens_while_a_namespace_comes_in_counts(meanwhile: str) -> None:
             machine.namespace_is("a", {"owner": "ann"})
     machine.the_sum_is_that_of_everything()
     machine.teardown()
+
+
+def test_what_a_namespace_had_that_leaves_is_freed_in_pieces() -> None:
+    machine = a_namespace_comes_in()
+    machine.what_enters_comes_in_a_little(50)
+    totals, pods = machine.counting["ann"].totals, len(PODS_COME_IN)
+    assert len(totals) == pods
+    machine.namespace_is("a", {})
+    uids = [pod.metadata.uid for pod in machine.objects.values()]
+    assert (totals.used, totals.seen(uids), totals.sizes(uids), len(totals)) == ({}, {}, {}, 0)
+    assert totals.gone(uids) == set(uids)
+    assert len(totals._objects) == pods, "in the step in which it leaves, nothing is done for each of them"
+    machine.what_enters_comes_in_a_little(3)
+    assert 0 < len(totals._objects) < pods
+    machine.namespace_is("a", {"owner": "ann"})
+    machine.the_sum_is_that_of_everything()
+    machine.teardown()
+    assert len(totals) == pods
 
 
 def test_while_a_namespace_comes_in_the_lists_are_those_before() -> None:

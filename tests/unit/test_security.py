@@ -273,6 +273,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "A namespace with very many pods is relabelled": (
         "property/test_namespaced_totals.py::test_while_a_namespace_comes_in_the_lists_are_those_before",
         "property/test_namespaced_totals.py::test_what_happens_while_a_namespace_comes_in_counts",
+        "property/test_namespaced_totals.py::test_what_a_namespace_had_that_leaves_is_freed_in_pieces",
     ),
     "Namespaces with a megabyte of labels": (
         f"{NAMESPACES}::test_namespaces_with_very_many_labels_are_not_kept",

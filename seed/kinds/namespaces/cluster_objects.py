@@ -294,6 +294,7 @@ class ClusterObjects:
             elif before and not after:
                 self._forget(counting, name)
                 counting.totals.leave(name)
+                self._entering.free(counting.totals.forget_left())
                 counting.on_change(counting, True)
 
     def _enter(self, counting: QuotaNamespaces, namespace: str, listed_from: int, most: int) -> int:

@@ -1,4 +1,5 @@
-"""Namespaces with very many objects, which come into a selection in pieces: others have their turn between them.
+"""Namespaces with very many objects, which come into a selection in pieces: others have their turn between them. What is
+kept of one that left is freed in pieces, too.
 
 A tenant may relabel a namespace with 200,000 pods again and again. Until one has come in wholly, the lists of its
 selection are as old as they were before: an account that needs later ones is not counted from it (rule 4.4).
@@ -7,10 +8,11 @@ selection are as old as they were before: an account that needs later ones is no
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from common.runtime.pieces import in_pieces
+from common.runtime.pieces import all_in_pieces, in_pieces
 from common.runtime.unexpected import contained
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator
 
@@ -42,6 +44,7 @@ class Entering(Generic[S]):
         self._put = put
         self._entered = entered
         self._waiting: dict[tuple[S, str], object] = {}  # an object for each time that it enters
+        self._left: deque[Iterable[object]] = deque()
         self._wake = asyncio.Event()
 
     def begin(self, counting: S, namespace: str, listed_from: int) -> None:
@@ -55,10 +58,18 @@ class Entering(Generic[S]):
         counting.entering.pop(namespace, None)
         self._waiting.pop((counting, namespace), None)
 
+    def free(self, left: Iterable[object]) -> None:
+        """`left`: frees a little at each step. It comes before what enters, of which there may always be some."""
+        self._left.append(left)
+        self._wake.set()
+
     async def run(self) -> None:
         while True:
             self._wake.clear()
-            while self._waiting:
+            while self._left or self._waiting:
+                if self._left:
+                    await all_in_pieces(self._left.popleft())
+                    continue
                 (counting, namespace), entry = next(iter(self._waiting.items()))
                 await self._enter(counting, namespace, entry)
             await self._wake.wait()

@@ -56,8 +56,6 @@ class PromiseTotals(ObjectTotals):
         return super().remove(uid)
 
     def leave(self, namespace: str) -> None:
-        for uid in self._uids.get(namespace, ()):
-            self._scopes.pop(uid, None)
         self._lacking.pop(namespace, None)
         for name in self.terms.limited:
             self._amounts.pop((namespace, name), None)
@@ -87,7 +85,7 @@ class PromiseTotals(ObjectTotals):
         return known[1]
 
     def _limit(self, uid: str, sign: int) -> None:
-        known = self._objects.get(uid)
+        known = self._known(uid)
         if known is None:
             return
         self._lacking.pop(known.place, None)
@@ -100,6 +98,10 @@ class PromiseTotals(ObjectTotals):
                 del several[scopes]
             if not several:
                 del self._limiting[key]
+
+    def _forget(self, uid: str) -> None:
+        super()._forget(uid)
+        self._scopes.pop(uid, None)
 
     def _uses(self, evaluator: NamespacedEvaluator[Any], subject: Any, now: float) -> ResourceList:
         return promised(subject, self.terms.limited) if has_scopes(subject, self.terms.scopes) else {}

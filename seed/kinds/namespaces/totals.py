@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -18,7 +19,8 @@ MAX_SHARED = 1_000  # different uses that are kept once, for all objects that ha
 class ObjectTotals(ObjectSum[Counted]):
     """Kept up to date change by change: `put`, `remove`, `leave`. `by_namespace`: what of it each namespace uses.
 
-    `guessed`: nothing of what cannot be read, and was never counted here.
+    `guessed`: nothing of what cannot be read, and was never counted here. An object stands in the sum while its uid is
+    in `_uids`. What a namespace that left had may be very much: it is freed later, in pieces (`forget_left`).
     """
 
     def __init__(self, terms: Terms) -> None:
@@ -27,13 +29,17 @@ class ObjectTotals(ObjectSum[Counted]):
         self.line = object()
         self.by_namespace: dict[str, dict[str, int]] = {}
         self._uids: dict[str, set[str]] = {}  # by namespace
+        self._left: list[set[str]] = []  # what may still be in `_objects`
         self._shared: dict[tuple[tuple[str, int], ...], ResourceList] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._uids.values()))
 
     def put(self, evaluator: NamespacedEvaluator[Any], subject: Object, now: float) -> tuple[bool, bool]:
         """Whether what is counted changed, and whether something became free. `now`: seconds since 1970, UTC."""
         metadata = subject.metadata
         uses = self._share(self._uses(evaluator, subject, now))
-        before = self._objects.get(metadata.uid)
+        before = self._known(metadata.uid)
         freed = self.keep(metadata.uid, Counted(generation_of(metadata), uses, metadata.namespace))
         return before is None or before.used != uses, freed
 
@@ -45,31 +51,49 @@ class ObjectTotals(ObjectSum[Counted]):
         return True, False
 
     def keep(self, uid: str, after: Counted) -> bool:
-        before = self._objects.get(uid)
+        before = self._known(uid)
         if before is not None and before.place != after.place:
             ObjectTotals.remove(self, uid)  # an API server that lies: a uid is of one object
+        freed = super().keep(uid, after)
         self._uids.setdefault(after.place, set()).add(uid)
-        return super().keep(uid, after)
+        return freed
 
     def remove(self, uid: str) -> bool:
-        gone = self._objects.get(uid)
+        gone = self._known(uid)
+        freed = super().remove(uid)
         if gone is not None:
             uids = self._uids[gone.place]
             uids.discard(uid)
             if not uids:
                 del self._uids[gone.place]
-        return super().remove(uid)
+        return freed
 
     def leave(self, namespace: str) -> None:
-        """The namespace is not counted any more, with all that it has, which may be very many."""
+        """The namespace is not counted any more, with all that it has. `forget_left` is for what stood there."""
         add(self.used, self.by_namespace.pop(namespace, {}), -1)
         uids = self._uids.pop(namespace, set())
-        for uid in uids:
-            del self._objects[uid]
         for uid in self.guessed.keys() & uids:
             del self.guessed[uid]
         for uid in islice(uids, self._remembered):
             self._gone.keep(uid, None, self._remembered)
+        self._left.append(uids)
+
+    def forget_left(self) -> Iterator[str]:
+        """Frees one object at each step. What came in again meanwhile stays."""
+        while self._left:
+            uids = self._left.pop()
+            while uids:
+                uid = uids.pop()
+                if self._known(uid) is None:
+                    self._forget(uid)
+                yield uid
+
+    def _known(self, uid: str) -> Counted | None:
+        found = self._objects.get(uid)
+        return found if found is not None and uid in self._uids.get(found.place, ()) else None
+
+    def _forget(self, uid: str) -> None:
+        self._objects.pop(uid, None)
 
     def _uses(self, evaluator: NamespacedEvaluator[Any], subject: Any, now: float) -> ResourceList:
         return used(evaluator, self.terms, subject, now)
