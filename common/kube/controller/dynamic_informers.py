@@ -10,7 +10,8 @@ from common.kube.client.api_client import Cluster
 from common.kube.client.resource import Resource
 from common.kube.controller.discovery import FollowedKind, Served, log
 from common.kube.controller.reflector import Reflector
-from common.kube.controller.store import Change
+from common.kube.controller.store import Change, Store
+from common.runtime.pieces import in_pieces
 from common.runtime.unexpected import contained
 from common.runtime.waiting import within
 
@@ -19,9 +20,9 @@ class Following:
     """Watch caches of the wanted kinds that are served. `run()` it.
 
     A kind whose definition is gone has no objects: an API server removes it after them. Then `on_change` is called for
-    each, as deleted. One that moves to another version of its API has the same. One that has a definition and is not
-    served keeps what was listed last: its Reflector has an error until it is served again, and is not `synced` if
-    nothing of it was ever listed.
+    each, as deleted, in pieces. One that moves to another version of its API has the same. One that has a definition
+    and is not served keeps what was listed last: its Reflector has an error until it is served again, and is not
+    `synced` if nothing of it was ever listed.
 
     `on_state`: as Reflector's, of each of them.
     """
@@ -42,6 +43,7 @@ class Following:
         self._reflectors: dict[str, Reflector[Any]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._unserved: set[str] = set()
+        self._gone: dict[str, Store[Any]] = {}  # by kind, what it had and `on_change` was not called for yet
         self._wake = asyncio.Event()
 
     def get(self, name: str) -> Reflector[Any] | None:
@@ -67,6 +69,7 @@ class Following:
             while True:
                 self._wake.clear()
                 self._adjust()
+                await self._tell_gone()
                 await self._wake.wait()
         finally:
             stop()
@@ -97,15 +100,12 @@ class Following:
         before = self._reflectors.pop(name, None)
         if before is not None:
             self._tasks.pop(name).cancel()
-        known = before.store if before is not None else None
+        known = before.store if before is not None else self._gone.pop(name, None)
         if resource is None:
             del self._resources[name]
             log.info("kind is not followed any more", extra={"kind": wanted.kind})
-            tell = wanted.on_change
-            for gone in known.values() if known is not None else ():
-                with contained("kinds", name):
-                    if tell is not None:
-                        tell(Change(gone, None))
+            if known is not None:
+                self._gone[name] = known
             return
         log.info("kind is followed", extra={"kind": wanted.kind, "version": resource.api_version})
         reflector = Reflector(
@@ -119,6 +119,20 @@ class Following:
         )
         self._resources[name], self._reflectors[name] = resource, reflector
         self._tasks[name] = asyncio.create_task(reflector.run(), name=f"{resource.plural}.{resource.group}")
+
+    async def _tell_gone(self) -> None:
+        """There may be very many. If the kind is followed again meanwhile, the rest is what was known of it."""
+        for name, store in list(self._gone.items()):
+            tell = self._wanted[name].on_change
+            async for key in in_pieces(store.keys()):
+                if self._gone.get(name) is not store:
+                    break
+                gone = store._remove(key)
+                with contained("kinds", name):
+                    if gone is not None and tell is not None:
+                        tell(Change(gone, None))
+            else:
+                self._gone.pop(name, None)
 
 
 async def _listed(reflector: Reflector[Any]) -> None:

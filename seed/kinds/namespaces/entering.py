@@ -1,5 +1,5 @@
-"""Namespaces with very many objects, which come into a selection in pieces: others have their turn between them. What is
-kept of one that left is freed in pieces, too.
+"""Namespaces with very many objects, which come into a selection in pieces: others have their turn between them. What
+is kept of one that left is freed in pieces, too.
 
 A tenant may relabel a namespace with 200,000 pods again and again. Until one has come in wholly, the lists of its
 selection are as old as they were before: an account that needs later ones is not counted from it (rule 4.4).
