@@ -34,15 +34,16 @@ async def begin(state: QuotaState, ledger: MasterLedger, links: Mapping[str, See
 
 
 def end(state: QuotaState, ledger: MasterLedger, links: Mapping[str, SeedLink]) -> bool:
-    """Copies that nothing depends on any more go. `ledger` is durable. True if a seed that is picked again has given
-    back everything: it is to be decided once more."""
+    """Copies that nothing depends on any more go, and others stay. `ledger` is durable. True if a seed that is picked
+    again has given back everything: it is to be decided once more."""
     again = False
     for seed, link in links.items() if state.spec.subject.seeds is not None else ():
         # Before its copies are listed, the seed may have one, and an account that is open.
-        over = link.copies is not None and bool(state.account(seed).withdrawn) and has_given_back(state, ledger, link)
+        withdrawn = link.copies is not None and bool(state.account(seed).withdrawn)
+        over = withdrawn and has_given_back(state, ledger, link)
         again = again or (over and state.picks(link.seed))
         if link.sync is not None:
-            link.sync.release(state.name, state.uid if over else "")
+            link.sync.withdraw(state.name, state.uid if withdrawn else "", over=over)
     return again
 
 

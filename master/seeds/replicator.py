@@ -91,7 +91,7 @@ class CopySync:
         self._other_master = OtherMaster(master)
         self._in_cluster = in_cluster
         self._unsynced: set[Key] = set()
-        self._released: dict[str, str] = {}  # by name: uids of quotas that do not pick this seed and hold nothing here
+        self._withdrawn: dict[str, tuple[str, bool]] = {}  # see `withdraw`: uids by name, and whether that is over
         self._seed = seed
         self._caches = caches
         self._cluster = cluster
@@ -126,13 +126,13 @@ class CopySync:
         self._unsynced.add(key)
         (self._quotas if key[0] == "resourcequotas" else self._others).queue.add(key)
 
-    def release(self, quota: str, uid: str) -> None:
-        """The seed has given back all that it held of the quota with this uid, which does not pick it: the copy may go.
-        Empty: it may not."""
-        before = self._released.pop(quota, "")
+    def withdraw(self, quota: str, uid: str, *, over: bool) -> None:
+        """The quota with this uid does not pick the seed. Until that is `over`, the seed needs the copy: there it says
+        what it has given back. Then the copy may go. Empty: the quota is not withdrawn, as far as is known."""
+        before = self._withdrawn.pop(quota, None)
         if uid:
-            self._released[quota] = uid
-            if uid != before:
+            self._withdrawn[quota] = uid, over
+            if before != (uid, over):
                 self.add(("resourcequotas", quota))
 
     def seed_relabelled(self) -> None:
@@ -240,7 +240,7 @@ class CopySync:
             return None if desired is None or _is_shown(actual, desired) else SUCCEEDED
         if self.blocked and not (key[0] == "seeds" and self._other_master.silent):
             return BLOCKED
-        if desired is None or (isinstance(desired, MasterQuota) and not self._is_for_here(desired, actual)):
+        if desired is None or (isinstance(desired, MasterQuota) and not self._is_needed(desired, actual)):
             return await self._remove(key, desired, actual)
         if actual is None:
             return await self._create(key, desired)
@@ -295,15 +295,19 @@ class CopySync:
         await self._delete(key, actual, released=True)
         return None
 
-    def _is_for_here(self, quota: MasterQuota, copy: Object | None = None) -> bool:
-        """Whether the quota picks the seed, or has something here still, of which `copy` tells."""
+    def _is_for_here(self, quota: MasterQuota) -> bool:
         seed = self._caches.seeds.store.get(self._seed)
-        if seed is None or limits_on(quota, seed):
-            return True
+        return seed is None or limits_on(quota, seed)
+
+    def _is_needed(self, quota: MasterQuota, copy: Object | None) -> bool:
+        """Whether the quota picks the seed, or may have something here still. A copy that was lost is made again where
+        that is known."""
         uid = quota.metadata.uid
-        return copy is not None and copy.metadata.labels.get(UID_LABEL) == uid != self._released.get(
-            quota.metadata.name
-        )
+        of, over = self._withdrawn.get(quota.metadata.name, ("", False))
+        if self._is_for_here(quota):
+            return True
+        there = copy is not None and copy.metadata.labels.get(UID_LABEL) == uid
+        return not over if of == uid else there
 
     def _successor_missing(self, leaving: QuotaCopy) -> bool:
         """Whether another quota takes this one's place, and is not here yet: its subject is never without one."""

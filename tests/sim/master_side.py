@@ -194,9 +194,12 @@ class Link:
         self.in_cluster = False
         self.last_contact: float | None = None
         self.publisher = SimpleNamespace(forget=lambda _quota: None)
-        self.released: dict[str, str] = {}
-        self.sync = SimpleNamespace(release=lambda quota, uid: self.released.update({quota: uid}))
+        self.withdrawn: dict[str, tuple[str, bool]] = {}  # by quota: its uid, and whether its copy may go
+        self.sync = SimpleNamespace(withdraw=self._withdraw)
         self._heard: dict[str, tuple[str, Report | None, str]] = {}
+
+    def _withdraw(self, quota: str, uid: str, *, over: bool) -> None:
+        self.withdrawn[quota] = uid, over
 
     def take(self, state: str) -> None:
         self.seed = _seed(self.name, state)
@@ -524,9 +527,10 @@ class MasterReplica(Process):
             self.network.post(f"delete copy {name}", self, api, lambda: _delete(api, name, gone))
             return True
         if spec.of_seeds and self.seeds[seed].endswith(ELSEWHERE):
-            if copy is None:
+            of, over = link.withdrawn.get(name, ("", False))
+            if copy is None and (of, over) != (spec.key.uid, False):
                 return False
-            if copy.key != spec.key or link.released.get(name) == copy.key.uid:
+            if copy is not None and (copy.key != spec.key or (of == copy.key.uid and over)):
                 return self._withdraw(copy, seed)
         if copy is None or copy.key != spec.key or copy.version != spec.version:
             self.network.post(f"copy {name} to {seed}", self, api, lambda: self._write(api, spec))

@@ -29,12 +29,14 @@ EU, US = "eu-1", "us-1"
 
 
 class Parts(Term):
-    """A quota of the seeds in the region eu: both, at first. `released`: what copies on each seed may go."""
+    """A quota of the seeds in the region eu: both, at first. `released`: what copies on each seed may go, `kept`:
+    which have to be there."""
 
     def __init__(self, *, doubtful: bool = False) -> None:
         super().__init__(doubtful=doubtful)
         self.seeds: dict[str, Seed] = {}
         self.released: dict[str, str] = {}
+        self.kept: dict[str, str] = {}
         of_eu = replace(quota(), spec={**quota().spec, "subject": SUBJECT})
         self.api.quotas["alpha"] = of_eu
         self.cached._set("alpha", of_eu)
@@ -45,12 +47,16 @@ class Parts(Term):
 
         self.api.get = get_any  # type: ignore[method-assign]
         for name, link in self.links.items():
-            link.sync.release = self._releases(name)
+            link.sync.withdraw = self._withdraws(name)
             self.label(name, "eu")
             self.says(name, granted={EU: 8, US: 2}[name])
 
-    def _releases(self, seed: str) -> object:
-        return lambda _quota, uid: self.released.update({seed: uid})
+    def _withdraws(self, seed: str) -> object:
+        def withdraw(_quota: str, uid: str, *, over: bool) -> None:
+            self.released[seed] = uid if over else ""
+            self.kept[seed] = uid if not over else ""
+
+        return withdraw
 
     def label(self, name: str, region: str, *, cached: bool = True) -> None:
         labels = {"region": region}
@@ -162,7 +168,7 @@ async def test_its_use_does_not_count_and_no_condition_depends_on_it() -> None:
 async def test_a_seed_that_is_not_picked_and_has_nothing_is_no_part_of_any_decision() -> None:
     term = Parts()
     term.links["asia-1"] = Link("asia-1")
-    term.links["asia-1"].sync.release = term._releases("asia-1")
+    term.links["asia-1"].sync.withdraw = term._withdraws("asia-1")
     term.label("asia-1", "asia")
     term.links["asia-1"].connected = term.links["asia-1"].settled = term.links["asia-1"].listed = False
     await term.decide()
@@ -208,6 +214,22 @@ async def test_a_seed_that_is_picked_again_does_not_wait_for_other_news_once_it_
     assert (await term.quotas._decide("alpha"), term.token(EU)) == (0.0, token)
     assert await term.quotas._decide("alpha") != 0.0
     assert term.token(EU) == ""
+
+
+async def test_a_seed_that_has_lost_its_copy_gets_it_again_and_gives_back_what_it_holds() -> None:
+    """Somebody has deleted it, or a backup without it was restored there. The account went with it."""
+    term, token = await leaving()
+    assert (term.kept[EU], term.kept[US]) == (UID, "")
+    term.goes(EU)
+    await term.decide()
+    assert (term.held(EU), term.kept[EU], term.released[EU]) == (cpu(8), UID, "")
+    term.says(EU, nonce="another account")
+    await term.decide()
+    shown = term.links[EU].offered[-1].grant
+    assert (shown.withdrawn, shown.nonce, resources.parse(shown.granted)) == (token, "another account", cpu(8))
+    term.says(EU, granted=8, returned=8, nonce="closed", withdrawn=token, sequence=2)
+    await term.decide()
+    assert (term.held(EU), term.kept[EU], term.released[EU]) == (cpu(0), "", UID)
 
 
 async def test_the_next_leader_goes_on_with_what_was_begun() -> None:

@@ -560,10 +560,10 @@ async def test_a_quota_of_some_seeds_is_copied_to_these_and_stays_until_what_is_
     seen(seed.there, copy(of_seeds()))
     label(seed, "asia")
     assert await seed.look("eu") is None
-    seed.sync.release("eu", "another-uid")
+    seed.sync.withdraw("eu", "another-uid", over=True)
     assert await seed.look("eu") is None
     assert [what for what, *_ in seed.done].count("delete") == 0
-    seed.sync.release("eu", "eu-uid")
+    seed.sync.withdraw("eu", "eu-uid", over=True)
     label(seed, "eu", cached=False)
     with pytest.raises(Conflict, match="is behind"):
         await seed.look("eu")
@@ -577,10 +577,25 @@ async def test_a_copy_that_may_not_go_any_more_stays() -> None:
     label(seed, "asia")
     for where in (seed.master, seed.there):
         seen(where, of_seeds() if where is seed.master else copy(of_seeds()))
-    seed.sync.release("eu", "eu-uid")
-    seed.sync.release("eu", "")
+    seed.sync.withdraw("eu", "eu-uid", over=True)
+    seed.sync.withdraw("eu", "eu-uid", over=False)
+    await seed.look("eu")
+    seed.sync.withdraw("eu", "", over=False)
     await seed.look("eu")
     assert "delete" not in [what for what, *_ in seed.done]
+
+
+async def test_a_copy_by_which_a_seed_gives_back_what_it_holds_is_made_again() -> None:
+    """Without it, what the seed holds is nobody's for ever."""
+    seed = Seed()
+    label(seed, "asia")
+    seen(seed.master, of_seeds())
+    for uid, over in (("", False), ("another-uid", False), ("eu-uid", True)):
+        seed.sync.withdraw("eu", uid, over=over)
+        assert await seed.look("eu") is None and seed.done == []
+    seed.sync.withdraw("eu", "eu-uid", over=False)
+    assert (QUOTA, "eu") in seed.sync._unsynced
+    assert await seed.look("eu") is None and seed.done == [("create", "eu", False)]
 
 
 async def test_a_copy_does_not_wait_for_a_quota_of_its_subject_that_is_of_other_seeds() -> None:
