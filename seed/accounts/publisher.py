@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from common.quota.account import Account
 from common.quota.escrow import report
 from common.quota.largest import largest
 from common.quota.resources import ResourceList
+from common.runtime.pieces import in_pieces
 from seed.accounts.publish import (
     MAX_NAMED,
     QUIET_INTERVAL,
@@ -42,6 +43,7 @@ from seed.usage.source import UsageSource
 log = logging.getLogger(__name__)
 
 NOT_DECLARED = "field not declared in schema"
+LOOKED_AT = 256  # namespaces, at a time
 UNMADE = 60.0  # seconds that a quota waits for its account before that is said: in a burst each write delays others
 
 
@@ -83,10 +85,15 @@ class Publisher:
 
     async def publish(self, quota: Quota, account: Account, sources: Iterable[UsageSource]) -> float | None:
         """Returns in how many seconds to call again, None where only news are a reason to."""
+        return await self._publish(quota, account, sources, await self._look(quota, sources))
+
+    async def _publish(
+        self, quota: Quota, account: Account, sources: Iterable[UsageSource], looked: tuple[_InNamespaces, float | None]
+    ) -> float | None:
         said = report(account)
         said = msgspec.structs.replace(said, used=kept_use(said.used, account, quota))
         now = time.monotonic()
-        facts, look_again = self._facts(quota, account, sources, now)
+        facts, look_again = self._facts(quota, account, sources, looked, now)
         before = self._before(quota, now)
         wait = publish_in(before, said, facts, quota.published, now)
         if wait is None:
@@ -122,8 +129,9 @@ class Publisher:
 
     async def publish_at_once(self, quota: Quota, account: Account, sources: Iterable[UsageSource]) -> None:
         """Whatever was published before, and when."""
+        looked = await self._look(quota, sources)
         self._published[quota.key.uid] = Published(quota.copy_uid, None, Sources(), at=float("-inf"))
-        await self.publish(quota, account, sources)
+        await self._publish(quota, account, sources, looked)
 
     async def publish_wait(self, quota: Quota) -> None:
         """Of a quota that has waited long for its account. What an account has published stays."""
@@ -164,7 +172,12 @@ class Publisher:
         self._in_namespaces.pop(uid, None)
 
     def _facts(
-        self, quota: Quota, account: Account, sources: Iterable[UsageSource], now: float
+        self,
+        quota: Quota,
+        account: Account,
+        sources: Iterable[UsageSource],
+        looked: tuple[_InNamespaces, float | None],
+        now: float,
     ) -> tuple[Sources, float | None]:
         """And in how many seconds they should be looked at again."""
         if quota.withdrawn:
@@ -172,7 +185,7 @@ class Publisher:
             return Sources(generation=0, withdrawn=quota.withdrawn if fencing.is_closed(account) else ""), None
         entering, settled = self._entering(quota, account, now)
         unenforced = [quota.shown(SourceKey(key)) for key in self._cluster_cache.unenforced(quota)]
-        looked, in_namespaces = self._look(quota, sources, now)
+        in_namespaces, look_again = looked
         generation, raised = self._known(quota)
         found = Sources(
             self._stale(quota, sources, account, now),
@@ -189,20 +202,20 @@ class Publisher:
             self._cluster_cache.picked(quota),
             raised=raised,
         )
-        return found, _soonest(looked + QUIET_INTERVAL - now if looked < now else None, settled)
+        return found, _soonest(look_again, settled)
 
-    def _look(self, quota: Quota, sources: Iterable[UsageSource], now: float) -> tuple[float, _InNamespaces]:
-        """At all namespaces of the quota, and when that was: it may have tens of thousands, and each admission in one
-        of them calls."""
-        if not quota.of_objects:
-            return now, _InNamespaces()
-        uid = quota.key.uid
-        known = self._in_namespaces.get(uid)
-        if known is None or now - known[0] >= QUIET_INTERVAL:
-            largest, without = self._largest_namespaces(sources, quota), _without_quota(sources)
-            found = _InNamespaces(*largest, *without, _not_served(sources, quota))
-            known = self._in_namespaces[uid] = now, found
-        return known
+    async def _look(self, quota: Quota, sources: Iterable[UsageSource]) -> tuple[_InNamespaces, float | None]:
+        """At all namespaces of the quota, in pieces; or what was seen last, and in how many seconds to look again. It
+        may have tens of thousands, and each admission in one of them calls."""
+        if not quota.of_objects or quota.withdrawn:
+            return _InNamespaces(), None
+        known = self._in_namespaces.get(quota.key.uid)
+        if known is not None and (left := known[0] + QUIET_INTERVAL - time.monotonic()) > 0:
+            return known[1], left
+        users, without = await self._largest_namespaces(sources, quota), _without_quota(sources)
+        found = _InNamespaces(*users, *without, _not_served(sources, quota))
+        self._in_namespaces[quota.key.uid] = time.monotonic(), found
+        return found, None
 
     def _entering(self, quota: Quota, account: Account, now: float) -> tuple[list[str], float | None]:
         """The sources in the part of its subject that the quota limits, that are not counted yet, or in which another
@@ -219,17 +232,22 @@ class Publisher:
                 seconds.append(left)
         return names, min(seconds, default=None)
 
-    def _largest_namespaces(self, sources: Iterable[UsageSource], quota: Quota) -> tuple[tuple[NamespaceUse, ...], int]:
+    async def _largest_namespaces(
+        self, sources: Iterable[UsageSource], quota: Quota
+    ) -> tuple[tuple[NamespaceUse, ...], int]:
         """And how many others there are that use something. What has a name that no API server takes is one of these:
         the whole report would be refused for it."""
         inside = {each.cluster: each for source in sources if (each := source.in_namespaces) is not None}
-        found = [
-            ((cluster, namespace), limited)
-            for cluster, counted in inside.items()
-            for namespace, used in counted.totals.by_namespace.items()
-            if (limited := resources.only(used, quota.limits))
-        ]
-        named = [(place, used) for place, used in found if is_namespace(place[1])]
+        users, first = 0, list[tuple[tuple[str, str], ResourceList]]()
+        for cluster, counted in inside.items():
+            async for some in in_pieces(_some(counted.totals.by_namespace)):
+                found = [
+                    ((cluster, namespace), limited)
+                    for namespace, used in some
+                    if (limited := resources.only(used, quota.limits))
+                ]
+                users += len(found)
+                first = largest([*first, *(each for each in found if is_namespace(each[0][1]))], quota.limits)
         lines = tuple(
             NamespaceUse(
                 cluster=cluster,
@@ -237,9 +255,9 @@ class Publisher:
                 project=self._cluster_cache.project_in(cluster, inside[cluster].labels(namespace))[:MAX_PROJECT],
                 used=wire_quantities(used),
             )
-            for (cluster, namespace), used in largest(named, quota.limits)
+            for (cluster, namespace), used in first
         )
-        return lines, len(found) - len(lines)
+        return lines, users - len(lines)
 
     def _stale(
         self, quota: Quota, sources: Iterable[UsageSource], account: Account, now: float
@@ -268,6 +286,12 @@ class Publisher:
             before = Published(quota.copy_uid, quota.published, facts, now)
             self._published[quota.key.uid] = before  # the intervals run from here: a predecessor's clock says nothing
         return before
+
+
+def _some(by_namespace: Mapping[str, ResourceList]) -> Iterator[list[tuple[str, ResourceList]]]:
+    """As they are now, some at a time."""
+    found = list(by_namespace.items())
+    return (found[begin : begin + LOOKED_AT] for begin in range(0, len(found), LOOKED_AT))
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,9 @@ from common.api.labels import PROJECT_LABEL
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota.account import Account
+from common.quota.largest import MOST
 from common.quota.resources import ResourceList
+from common.runtime import pieces
 from seed.accounts import publisher as module
 from seed.accounts.publish import QUIET_INTERVAL
 from seed.accounts.publisher import Publisher
@@ -107,6 +110,20 @@ async def test_all_namespaces_are_looked_at_now_and_then_and_what_is_shown_of_th
     assert again is None and leader.totals.looks <= 3
     last = leader.written[-1]
     assert (last["used"], last["namespaces"][0]["used"]) == ({"pods": "9"}, {"pods": "9"})
+
+
+async def test_very_many_namespaces_are_looked_at_in_pieces(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOKED_AT", 10)
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", 0.0)
+    leader.totals.sums = {f"n{number}": nanos(f"pods={number}") for number in range(1, 1001)}
+    turns, publishing = 0, asyncio.create_task(leader.publish("pods=500500"))
+    while not publishing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 100
+    shown = [each["namespace"] for each in leader.written[-1]["namespaces"]]
+    assert shown == [f"n{number}" for number in range(1000, 1000 - MOST, -1)]
+    assert leader.written[-1]["namespacesOmitted"] == 1000 - MOST
 
 
 async def test_what_no_cluster_serves_is_reported_and_keeps_no_older_definition_from_the_rest(leader: Leader) -> None:
