@@ -232,8 +232,9 @@ def trusted(account: Account, grant: Grant) -> Trust:
     knows = not account.in_doubt or grant.incarnation == account.master  # another life of its ledger forgot
     if knows and not any(resources.subtract(grant.granted, grant.returned).values()):
         # The seed holds nothing, so nothing can be in flight. An account that was closed (rule 3.11) has forgotten what
-        # it had admitted before, which may be in flight.
-        return Trust.COUNTS if account.granted and fencing.is_closed(account) else Trust.ALL
+        # it had admitted before, which may be in flight. So has one that was made after such a one was deleted.
+        once = account.granted or grant.granted
+        return Trust.COUNTS if once and fencing.is_closed(account) else Trust.ALL
     if not account.granted:
         return Trust.NOTHING
     if not account.in_doubt:

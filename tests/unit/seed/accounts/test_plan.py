@@ -222,6 +222,9 @@ def test_a_quota_that_is_back_on_a_seed_waits_for_what_was_admitted_before_it_wa
     assert first == Wait(WINDOW)
     assert step(closed, given_back, progress, LISTED, now=1060.0)[0] == Relist()
     assert plan.why_recounted(closed) == "the quota is back on this seed: counting"
+    made_anew = Account(incarnation="a", epoch=TERM, nonce="n")  # the copy was away for long, and the account with it
+    given_back = msgspec.structs.replace(given_back, seen=0, unbroken=False)
+    assert step(made_anew, given_back, MINE, LISTED, now=1000.0)[0] == Wait(WINDOW)
 
 
 @pytest.mark.parametrize(
