@@ -26,6 +26,9 @@ def main() -> int:
         "--kinds", action="store_true", help="... with two kinds of objects, of which one is not listed"
     )
     parser.add_argument("--allocations", action="store_true", help="... with Allocations beside Machines")
+    parser.add_argument(
+        "--members", action="store_true", help="... of quotas of projects with namespaces, Machines and Allocations"
+    )
     parser.add_argument("--parts", action="store_true", help="... with quotas of some seeds, whose labels change")
     parser.add_argument("--jobs", type=int, default=0, help="processes (default: one for each core)")
     parser.add_argument("--seed", type=int, default=None, help="run this one alone, and let its error through")

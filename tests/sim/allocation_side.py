@@ -17,11 +17,9 @@ from seed.admission.refusal import Refusal
 from seed.admission.types import Verdict
 from seed.kinds.allocations.admission import AllocationAdmission
 from seed.kinds.allocations.source import AllocationSources
-from seed.model import source_key
 from seed.model.quota import Quota
-from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource as AnySource
-from tests.sim.allocations import KEY, NAMESPACE, AllocationClient, AllocationServer, MachineEvaluator, SizedMachine
+from tests.sim.allocations import NAMESPACE, AllocationClient, AllocationServer, MachineEvaluator, SizedMachine
 from tests.sim.namespaces import Watch
 from tests.sim.seed_side import Leader, Replica, UsageSource
 
@@ -31,22 +29,23 @@ class _Organizations:
         return Organization(metadata=ObjectMeta(name=name, uid=name), status=OrganizationStatus(namespace=NAMESPACE))
 
 
-class _Sources(dict[str, UsageSource]):
-    """Of Machines; those of Allocations are found beside them."""
+class Sources(dict[str, UsageSource]):
+    """Of Machines; others are found beside them."""
 
-    def __init__(self, allocations: AllocationSources | None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.allocations = allocations
+        self.others: list[Mapping[Any, Any]] = []
 
     def get(self, key: str, default: Any = None) -> Any:
-        if self.allocations is not None and SourceKey(key).kind == source_key.ALLOCATIONS:
-            return self.allocations.get(key, default)
-        return super().get(key, default)
+        found = super().get(key)
+        for others in self.others if found is None else ():
+            found = found if found is not None else others.get(key)
+        return found if found is not None else default
 
     def __getitem__(self, key: str) -> Any:
-        if self.allocations is not None and SourceKey(key).kind == source_key.ALLOCATIONS:
-            return self.allocations[key]
-        return super().__getitem__(key)
+        if (found := self.get(key)) is None:
+            raise KeyError(key)
+        return found
 
 
 class AllocationLeader(Leader):
@@ -57,9 +56,9 @@ class AllocationLeader(Leader):
 
     def _followed(self, replica: Replica) -> Mapping[str, UsageSource]:
         self.allocations: AllocationSources | None = None
-        server = replica.sources.get(KEY)
+        sources = Sources()
         if replica.api.in_cluster:
-            assert isinstance(server, AllocationServer) and isinstance(replica, AllocationReplica), "made with it"
+            server = next(each for each in replica.sources.values() if isinstance(each, AllocationServer))
             client = cast("Cluster", AllocationClient(cast("Any", replica), cast("Any", server)))
             self.allocations = AllocationSources(
                 client,
@@ -67,7 +66,8 @@ class AllocationLeader(Leader):
                 on_change=self._changed,
                 on_state=self._state_changed,
             )
-        return _Sources(self.allocations)
+            sources.others.append(self.allocations)
+        return sources
 
     def _changed(self, source: AnySource, freed: bool) -> None:
         self.counting.changed(source, freed)

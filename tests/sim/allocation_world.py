@@ -166,7 +166,7 @@ class AllocationWorld(World):
         heard_of = (spec for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)
         known = replica.view.quota_cache.quotas_of(Consumer(source.project, source.key))
         deadline = replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT
-        make: Any = allocations.allocation if isinstance(source, AllocationServer) else allocations.machine
+        make: Any = source.made if isinstance(source, AllocationServer) else allocations.machine
         new = make(wish.thing.uid, wish.size, wish.generation)
         old = make(wish.thing.uid, wish.old, wish.generation - 1) if wish.old is not None else None
         if isinstance(source, AllocationServer):

@@ -50,9 +50,11 @@ class AllocationServer(Source):
     """The API server as far as it has Allocations, of one project."""
 
     is_cluster = False
+    has_machines = False
 
-    def __init__(self, seed: str, clock: Clock) -> None:
-        super().__init__(KEY, seed, PROJECT)
+    def __init__(self, seed: str, clock: Clock, project: str = PROJECT, organization: str = EVERYBODY) -> None:
+        super().__init__(SourceKey.of_project(source_key.ALLOCATIONS, project), seed, project)
+        self._organization = organization
         self.objects = Kind()
         self._clock = clock
 
@@ -61,18 +63,19 @@ class AllocationServer(Source):
         of = new or old
         assert of is not None, "a change has an object before or after"
         name = of.metadata.key
-        found = allocation(name, new.resources, new.metadata.generation) if new is not None else None
+        found = self.made(name, new.resources, new.metadata.generation) if new is not None else None
         self.objects.write(f"{NAMESPACE}/{name}", found, self._clock.now)
 
-
-def allocation(name: str, size: ResourceList, generation: int) -> Allocation:
-    """Some of it is committed, the rest reserved."""
-    found = [
-        AllocatedResource(type=kind, committed=most // 2, reserved=most - most // 2) for kind, most in size.items()
-    ]
-    meta = ObjectMeta(name=name, namespace=NAMESPACE, uid=uid_of(name), generation=generation)
-    spec = AllocationSpec(organization=EVERYBODY, project=PROJECT, kind="cluster", id=name, resources=found)
-    return Allocation(metadata=meta, spec=spec)
+    def made(self, name: str, size: ResourceList, generation: int) -> Allocation:
+        """Some of it is committed, the rest reserved."""
+        found = [
+            AllocatedResource(type=kind, committed=most // 2, reserved=most - most // 2) for kind, most in size.items()
+        ]
+        meta = ObjectMeta(name=name, namespace=NAMESPACE, uid=uid_of(name), generation=generation)
+        spec = AllocationSpec(
+            organization=self._organization, project=self.project, kind="cluster", id=name, resources=found
+        )
+        return Allocation(metadata=meta, spec=spec)
 
 
 class AllocationClient(ClusterClient):

@@ -56,6 +56,7 @@ from seed.model.quota import Quota
 from tests.sim import (
     allocation_mutants,
     block_mutants,
+    members_mutants,
     namespace_mutants,
     promise_mutants,
     scenes,
@@ -1124,6 +1125,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     *namespace_mutants.ALL,
     *tenancy_mutants.ALL,
+    *members_mutants.ALL,
     *promise_mutants.ALL,
     *allocation_mutants.ALL,
     *block_mutants.ALL,

@@ -114,8 +114,9 @@ class NamespaceLeader(Leader):
 
     def follow_clusters(self, replica: Replica) -> None:
         assert isinstance(replica, NamespaceReplica), "made by it"
-        clusters = replica.view.cluster_cache.user_clusters.store
-        for key in clusters.keys():  # noqa: SIM118
+        there = replica.view.cluster_cache.user_clusters.store.keys()
+        clusters = [key for key in there if not replica.sources[key].has_machines]
+        for key in clusters:
             if key not in self._following:
                 client = cast("Cluster", replica.client(key))
                 self._following[key] = replica.loop.create_task(self.namespaces.follow(key, client))

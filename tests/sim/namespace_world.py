@@ -34,7 +34,7 @@ from tests.sim.namespace_side import NamespaceLeader, NamespaceReplica, summed_a
 from tests.sim.namespaces import NamespacedCluster
 from tests.sim.seed_side import WEBHOOK_TIMEOUT, Decided, Replica
 from tests.sim.servers import LABELLED, PARTICIPANT, Copy, Machine, ObjectMeta, Source, Spec, label_of, uid_of
-from tests.sim.world import SIZES, Answered, Site, World
+from tests.sim.world import SIZES, UNIT, Answered, Site, World
 
 OLDEST = 28.0  # seconds that labels may be old by which a replica decides: 25 by its clock
 REMEMBERED = 5.0  # seconds for which a replica gives all calls about one creation the same answer
@@ -154,7 +154,8 @@ class NamespaceWorld(World):
     def there(self, site: Site, subject: str, without: Collection[str] = ()) -> dict[str, int]:
         total: dict[str, int] = {}
         for source in site.sources.values():
-            assert isinstance(source, NamespacedCluster), "there are no others here"
+            if not isinstance(source, NamespacedCluster):
+                continue
             for uid, machine in source.machines.items():
                 picked = source.participates and self._picks(subject, source.labelled(source.inside[uid]))
                 if picked and uid not in without:
@@ -176,7 +177,7 @@ class NamespaceWorld(World):
         for spec in self.master.quotas.values():
             if self._selects(spec, source, source.filling):
                 there = resources.total(self.there(site, spec.subject) for site in self.sites.values())
-                for name, limit in spec.limits.items():
+                for name, limit in resources.only(spec.limits, UNIT).items():
                     left = max(limit - there.get(name, 0), 0)
                     room = left if room is None else min(room, left)
         return room
@@ -372,7 +373,7 @@ class NamespaceWorld(World):
     def restore_seed(self, site: Site, snapshot: tuple[object, ...]) -> None:
         super().restore_seed(site, snapshot)
         for key, source in site.sources.items():
-            if site.api.clusters[key] != source.project:
+            if source.is_cluster and site.api.clusters[key] != source.project:
                 site.api.write_cluster(key, source.project)
 
     def projects_return(self) -> None:

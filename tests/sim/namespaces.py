@@ -124,6 +124,8 @@ class Kind:
 class NamespacedCluster(Source):
     """A user cluster's API server. What `machines` has are its objects, as the rest of the simulation knows them."""
 
+    has_machines = False
+
     def __init__(self, key: str, seed: str, clock: Clock, make: Make) -> None:
         """`make`: an object that costs, as it is stored there."""
         super().__init__(key, seed, PARTICIPANT)

@@ -46,6 +46,7 @@ from seed.accounts.capacity import CapacityRequester
 from seed.accounts.open_limiter import OpenLimiter
 from tests.sim.allocations import AllocationWatch
 from tests.sim.namespaces import LabelWatch, ObjectWatch, counted, evaluator_of, evaluators_of
+from tests.sim.servers import of_objects
 
 
 def _now() -> float:
@@ -64,7 +65,7 @@ def _as_it_is(ledger: MasterLedger) -> MasterLedger:
 
 
 _time = SimpleNamespace(monotonic=_now, time=_now)
-_names = SimpleNamespace(of_objects=frozenset, beside=common.quota.object_names.beside)
+_names = SimpleNamespace(of_objects=of_objects, beside=common.quota.object_names.beside)
 _secrets = SimpleNamespace(token_hex=lambda _bytes: _source[0]())
 _random = SimpleNamespace(getrandbits=lambda _bits: int(_token()[1:]))
 _writes = count()
@@ -92,8 +93,8 @@ _REPLACED = (
     (seed.cache.quotas, "parse_quota", lambda copy, in_cluster: copy.quota),  # each copy was parsed when it was written
     (seed.accounts.controller, "secrets", _secrets),
     (seed.kinds.namespaces.cache, "time", _time),
-    (seed.kinds.namespaces.cache, "object_names", SimpleNamespace(of_objects=frozenset)),
-    (seed.model.quota, "object_names", SimpleNamespace(of_objects=frozenset)),
+    (seed.kinds.namespaces.cache, "object_names", _names),
+    (seed.model.quota, "object_names", _names),
     (seed.kinds.namespaces.terms, "object_names", _names),  # of whoever has namespaces
     # Also where the master's objects stand for themselves, a quota has a copy here, and the master's uid.
     (seed.accounts.controller, "original_uid", lambda found, in_cluster: found.metadata.labels.get(UID_LABEL, "")),

@@ -19,6 +19,7 @@ from tests.sim.allocation_world import AllocationWorld
 from tests.sim.checks import Wish
 from tests.sim.kinds_world import KindsWorld
 from tests.sim.master_side import MasterReplica
+from tests.sim.members_world import MembersWorld
 from tests.sim.namespace_world import NamespaceWorld
 from tests.sim.parts_world import PartsWorld
 from tests.sim.promise_world import PromiseWorld
@@ -43,7 +44,9 @@ WORLDS: Mapping[str, type[World]] = {  # by focus
     "promises": PromiseWorld,
     "allocations": AllocationWorld,
     "parts": PartsWorld,
+    "members": MembersWorld,
 }
+OF_NAMESPACES = ("namespaces", "promises", "tenancy", "members")
 
 
 def run(number: int, *, focus: Collection[str] = (), scene: Scene | None = None, trace: bool = False) -> World:
@@ -130,7 +133,7 @@ class Chaos:
             (0.8 * swarm["clusters"], self.clusters),
             (0.8 * swarm["projects"], self.projects),
             (0.5 * swarm["copies"], self.copies),
-            (1.5 * (swarm["namespaces"] + swarm["promises"]) + 0.3 * swarm["kinds"], self.namespaces),
+            (1.5 * sum(swarm[name] for name in OF_NAMESPACES) + 0.3 * swarm["kinds"], self.namespaces),
             (0.8 * swarm["kinds"], self.kinds),
             (0.8 * swarm["parts"], self.relabel),
         ]

@@ -467,8 +467,9 @@ class Leader:
 
     def follow_clusters(self, replica: Replica) -> None:
         assert isinstance(self.sources, dict), "what `_followed` made"
-        clusters = replica.view.cluster_cache.user_clusters.store
-        for key in clusters.keys():  # noqa: SIM118
+        there = replica.view.cluster_cache.user_clusters.store.keys()
+        clusters = [key for key in there if replica.sources[key].has_machines]
+        for key in clusters:
             if key not in self.sources:
                 followed = self.sources[key] = UsageSource(replica, replica.sources[key])
                 self.accounts.look_again(followed.consumer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -82,6 +82,7 @@ class Leases:
 EVERYBODY = "all"  # the organization of all projects
 TENANTS, OF_TENANTS = ("x", "y"), "xy"  # projects that have namespaces, and their organization
 PARTICIPANT = "p"  # the project of the clusters that take part in quotas of namespaces; nothing limits it
+ELSEWHERE_COUNTED = frozenset(("machines", "storage", "servers"))  # by quotas of TENANTS, outside of namespaces
 LABELLED = "labelled:"  # begins the subject of a quota of kind namespaces: it selects those with the label that follows
 ELSEWHERE = " elsewhere"  # ends the state of a Seed without the label that quotas of some seeds pick
 PROMISED = "promised:"  # ... and of one that counts what core ResourceQuotas promise there
@@ -133,7 +134,7 @@ class Copy(msgspec.Struct, frozen=True):
             selector=LabelSelector(match_labels={label: ""}) if label else None,
             promises=self.subject.startswith(PROMISED),
             limits=surge.regular(self.limits),
-            of_objects=frozenset(self.limits if label or self.subject in (*TENANTS, OF_TENANTS) else ()),
+            of_objects=of_objects(self.limits if label or self.subject in (*TENANTS, OF_TENANTS) else ()),
             surge=surge.beyond(self.limits),
             ceilings=self.limits,
             enforced=True,
@@ -152,6 +153,11 @@ class Copy(msgspec.Struct, frozen=True):
         labels = {UID_LABEL: self.key.uid}
         meta = Meta(name=self.key.name, uid=self.copy_uid, labels=labels, annotations=annotations)
         return QuotaObject(metadata=meta, quota=quota)
+
+
+def of_objects(names: Iterable[str]) -> frozenset[str]:
+    """Those of what is in namespaces."""
+    return frozenset(names) - ELSEWHERE_COUNTED
 
 
 def label_of(subject: str) -> str:
@@ -433,6 +439,7 @@ class Source:
     """A user cluster's API server."""
 
     is_cluster = True
+    has_machines = True
 
     def __init__(self, key: str, seed: str, project: str) -> None:
         self.name = key

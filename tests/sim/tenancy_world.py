@@ -32,11 +32,15 @@ class TenancyWorld(NamespaceWorld):
         units = [rng.randint(2, 8) for _ in TENANTS]
         for project, of_project in zip(TENANTS, units, strict=True):
             if project == X or rng.random() < 0.7:
-                self._make_quota(project, project, {"cpu": of_project})
+                self._make_quota(project, project, {"cpu": of_project} | self._elsewhere(of_project))
         limits = {"cpu": rng.randint(max(units), sum(units))}
         if rng.random() < 0.5:
             limits["memory"] = 2 * limits["cpu"]
-        self._make_quota("all", OF_TENANTS, limits)
+        self._make_quota("all", OF_TENANTS, limits | self._elsewhere(limits["cpu"]))
+
+    def _elsewhere(self, _units: int) -> dict[str, int]:
+        """What a quota limits beside what is in namespaces."""
+        return {}
 
     def add_site(self, name: str) -> Site:
         site = super().add_site(name)

@@ -10,7 +10,7 @@ from tests.sim.failures import FOUND
 
 SCHEDULES = 600
 OF_NAMESPACES = 100  # ... of worlds with quotas of namespaces
-OF_OTHERS = 50  # ... of kinds that cannot be listed, of promises, of Allocations, of projects, of some seeds
+OF_OTHERS = 50  # ... of each other world
 QUICK = 120  # schedules in which the mutants below must be noticed; all of them: python -m tests.sim --mutants
 
 
@@ -30,7 +30,7 @@ def test_no_schedule_of_namespaces_breaks_the_promise() -> None:
     assert total.filled > 60
 
 
-@pytest.mark.parametrize("focus", ["kinds", "promises", "allocations", "tenancy", "parts"])
+@pytest.mark.parametrize("focus", ["kinds", "promises", "allocations", "tenancy", "parts", "members"])
 def test_no_schedule_of_another_world_breaks_the_promise(focus: str) -> None:
     total = runner.schedules(0, OF_OTHERS, 1, focus=(focus,))
     assert total.failures == []
