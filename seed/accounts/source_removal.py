@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from common.api.types import PROJECTS, SEED_COPIES, USER_CLUSTERS, UserCluster
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError
 from common.quota import account as accounts
-from common.quota.account import Account
+from common.quota.account import Account, Reservation
 from common.runtime.unexpected import contained
 from seed.accounts.account_write import write
 from seed.accounts.controller import Accounts
@@ -43,14 +43,30 @@ class SourceRemoval:
         """Forgets sources whose cluster is gone, or of another subject."""
         counted = set(self._registry.source_keys(quota))
         for key in map(SourceKey, accounts.sources(account) - counted):
-            gone = False
+            gone, known = False, accounts.of_source(account, key)
             with contained("evidence", f"{key} for {quota.name}"), suppress(ApiError):
                 gone = not await self._belongs(key, quota)
-            if gone and await write(handle, quota, forgetting(self._accounts.term, key.text)):
-                log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
+            if gone:
+                await write(handle, quota, self._forgetting(quota, key, known))
         for key in counted - set(self._cluster_cache.source_keys(quota)):
             if key.project and account.used.get(key) == {}:
                 await write(handle, quota, _forgetting_nothing(self._accounts.term, key.text))
+
+    def _forgetting(
+        self, quota: Quota, key: SourceKey, known: Mapping[str, Reservation]
+    ) -> Callable[[Account], tuple[Account, None]]:
+        """The proof is about the source as it was. It may belong to the quota again: then the leader may have counted
+        it since, or a replica, which may know that sooner, may have admitted something."""
+        term = self._accounts.term
+
+        def change(account: Account) -> tuple[Account, None]:
+            news = any(known.get(uid) != kept for uid, kept in accounts.of_source(account, key).items())
+            if news or key in self._registry.source_keys(quota):
+                return account, None
+            log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
+            return accounts.forget_source(account, term, key.text), None
+
+        return change
 
     async def _belongs(self, key: SourceKey, quota: Quota) -> bool:
         """By consistent reads. A missing Project is no proof: it may be put back. Raises ApiError."""
@@ -88,10 +104,6 @@ class SourceRemoval:
             return await self._find_hosted(key)
         namespace, _, name = key.partition("/")
         return await self._cluster.find(USER_CLUSTERS, name, namespace)
-
-
-def forgetting(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:
-    return lambda account: (accounts.forget_source(account, term, source), None)
 
 
 def _forgetting_nothing(term: int, source: str) -> Callable[[Account], tuple[Account, None]]:

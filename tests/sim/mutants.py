@@ -42,7 +42,7 @@ from seed.accounts.account_write import write
 from seed.accounts.capacity import CapacityRequester, MasterAnswer
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountRegistry
-from seed.accounts.source_removal import SourceRemoval, forgetting
+from seed.accounts.source_removal import SourceRemoval
 from seed.admission import denial
 from seed.admission.admitter import Admission
 from seed.admission.quota_claim import QuotaClaim
@@ -389,7 +389,7 @@ def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any) -> 
 async def drop_early(self: Any, handle: Any, quota: Any, account: Account) -> None:
     named = {*account.used, *(source for source, _ in account.reservations)}
     for key in named - set(self._cluster_cache.source_keys(quota)):
-        await write(handle, quota, forgetting(self._accounts.term, key))
+        await write(handle, quota, lambda now, key=key: (accounts.forget_source(now, self._accounts.term, key), None))
 
 
 def open_at_once(account: Account, grant: Grant, progress: Any, sources: Any, **_facts: object) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -15,6 +16,7 @@ from common.kube.client.resource import Resource
 from common.quota import account as accounts
 from common.quota.account import Reservation
 from seed.accounts.controller import Accounts
+from seed.accounts.registry import AccountHandle
 from seed.accounts.source_removal import SourceRemoval, _forgetting_nothing
 from seed.model import source_key
 from seed.model.source_key import OWN_API_SERVER, SourceKey
@@ -22,19 +24,22 @@ from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
 PROD = {"matchLabels": {"tier": "prod"}}
 SELECTOR = {"matchLabels": {"owner": "ann"}}
+C1 = "alpha/c1"
 
 
 class Seed:
-    """What a fresh read finds."""
+    """What a fresh read finds. `meanwhile` is called before it answers."""
 
     name = "eu-1"
 
-    def __init__(self, found: object) -> None:
+    def __init__(self, found: object, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.found = found
+        self._meanwhile = meanwhile
         self.read: list[Resource[SeedCopy] | Resource[UserCluster]] = []
 
     async def find(self, resource: Resource[UserCluster], _name: str, _namespace: str | None = None) -> object:
         self.read.append(resource)
+        self._meanwhile()
         if resource.plural == "projects":
             return None  # that is no proof: it may be put back
         if isinstance(self.found, Exception):
@@ -116,6 +121,41 @@ async def test_a_project_that_is_missing_proves_nothing_of_its_organization() ->
 @pytest.mark.parametrize(("found", "expected"), [(None, False), (seed("Disabled"), True), (seed("Enabled"), False)])
 async def test_a_missing_seed_proves_nothing_of_its_own_api_server(found: object, expected: bool) -> None:
     assert await left(OWN_API_SERVER, found) is expected
+
+
+async def forgotten(world: SeedWorld, meanwhile: Callable[[AccountHandle], object]) -> bool:
+    """Whether a cluster's source leaves the account: it was gone when that was read."""
+    there = world.cluster_cache.user_clusters.store
+    there._remove(C1)
+    handle = await world.quota(limits="cpu=8", granted="cpu=8")
+    await handle.writer.change(lambda account: (accounts.count(account, 1, C1, nanos("cpu=3"), {}), None))
+    await handle.writer.claim("before", reservation("before"))
+    quota = world.quota_cache.quota(handle.key.name)
+    assert quota is not None
+    reading = cast(Cluster, Seed(None, lambda: meanwhile(handle)))
+    leader = cast(Accounts, SimpleNamespace(term=1))
+    await SourceRemoval(reading, world.cluster_cache, world.registry, leader, None).forget(
+        handle, quota, world.account()
+    )
+    return C1 not in accounts.sources(world.account())
+
+
+def reservation(name: str) -> Reservation:
+    return Reservation(source=C1, object=f"ns/{name}", amount=nanos("cpu=1"))
+
+
+async def test_what_was_admitted_since_a_cluster_was_found_gone_stays_reserved(world: SeedWorld) -> None:
+    """It was made again, or has its labels again: a replica may know that before the leader does."""
+    assert not await forgotten(world, lambda handle: handle.writer.claim("after", reservation("after")))
+    assert set(accounts.of_source(world.account(), C1)) == {"before", "after"}
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_cluster_that_is_back_when_the_account_is_written_stays_in_it(world: SeedWorld, back: bool) -> None:
+    """Its count may have been written a moment before, and would not come again."""
+    there = world.cluster_cache.user_clusters.store
+    assert await forgotten(world, lambda _handle: there._set(C1, cluster()) if back else None) is not back
+    assert accounts.use(world.account()) == (nanos("cpu=4") if back else {})
 
 
 @pytest.mark.parametrize("reserved", [False, True])
