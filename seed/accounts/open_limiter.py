@@ -35,6 +35,7 @@ class OpenLimiter:
 
     def gone(self, quota: str) -> None:
         self._limits.pop(quota, None)
+        self.ended(quota)
 
     def wait(self, quota: str) -> float | None:
         """In how many seconds to ask again; None: it begins now."""
@@ -50,7 +51,7 @@ class OpenLimiter:
         return None
 
     def ended(self, quota: str) -> None:
-        """It is open, or gone."""
+        """It waits no more."""
         self._waiting.pop(quota, None)
         if self._begun.pop(quota, None) is not None and self._waiting:
             self._call(next(iter(self._waiting)))

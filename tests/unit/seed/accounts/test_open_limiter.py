@@ -45,6 +45,16 @@ def test_of_a_quota_that_went_nothing_is_remembered() -> None:
     assert seed.opening.wait("a") is None
 
 
+def test_one_that_went_keeps_nobody_waiting() -> None:
+    seed = Seed()
+    seed.begin(AT_ONCE)
+    assert seed.opening.wait("a") == seed.opening.wait("b") == LOOK_AGAIN
+    seed.opening.gone("a")
+    seed.opening.gone("first-0")
+    assert seed.called == ["b"]
+    assert seed.opening.wait("b") is None
+
+
 def test_a_few_at_a_time_and_who_waits_is_called_in_order() -> None:
     seed = Seed()
     seed.begin(AT_ONCE)
