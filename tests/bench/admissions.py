@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from common.api.conditions import count
 from devcluster.controlplane import ApiServer
 from tests.bench.load import Result
+from tests.bench.plot import Ratios
 from tests.bench.serving import load, seed_api, serving, tell, warm
 
 CLIENTS = (1, 8, 32, 128)
 
 
-async def admissions(seconds: float) -> None:
+async def admissions(seconds: float) -> Ratios:
+    ratios = []
     async with seed_api() as api:
         print("admissions on one quota, one replica, each durable in the API server before its answer")
         print(" clients  admitted/s   p50 ms   p99 ms  cpu us    echo/s  echo p50  cpu us  ratio")
@@ -22,6 +25,8 @@ async def admissions(seconds: float) -> None:
                 flush=True,
             )
             tell(ours)
+            ratios.append((count(clients, "client"), ours.rate / bare.rate))
+    return Ratios("Admissions a second, to a bare aiohttp echo over TLS", ratios)
 
 
 async def _measure(kind: str, api: ApiServer, clients: int, seconds: float) -> tuple[Result, float]:

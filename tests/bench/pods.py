@@ -24,6 +24,7 @@ from devcluster.objects import named, namespace, project
 from devcluster.observe import api_writes
 from tests.bench.installed import Site, site
 from tests.bench.load import Result, Task, in_process
+from tests.bench.plot import Ratios
 from tests.bench.server import NAMESPACE
 from tests.bench.serving import Served, cpu_seconds, pid_of, serving, tell
 
@@ -61,7 +62,8 @@ class Bench:
     seconds: float
 
 
-async def pods(seconds: float) -> None:
+async def pods(seconds: float) -> Ratios:
+    ratios = []
     async with AsyncExitStack() as stack:
         found = await stack.enter_async_context(site({"cpu": LIMIT}, seeds=1))
         [name] = found.installed.user_clusters.values()
@@ -85,7 +87,9 @@ async def pods(seconds: float) -> None:
                 async with _ours(bench, subjects):
                     agent = pid_of(found.installed.programs["seedquota-seed-1"])
                     rate = await _line(bench, count, kind, [agent], peers=rates)
+                ratios.append((f"namespaces: {count}, {kind}", rate / rates[0]))
                 rates = [*rates, rate][:2]
+    return Ratios("Pods a second, to a bare TLS webhook that allows everything", ratios)
 
 
 async def _line(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from common.api.conditions import count
+from tests.bench.plot import Ratios
 from tests.bench.serving import load, seed_api, serving, tell, warm
 
 CLUSTERS = (1, 100)
 CLIENTS = 128
 
 
-async def spread(seconds: float) -> None:
+async def spread(seconds: float) -> Ratios:
     print(f"admissions on one quota by its user clusters, {CLIENTS} clients, one replica, API server store")
     print("clusters  admitted/s   p50 ms   p99 ms  cpu us  ratio")
-    peer = 0.0
+    peer, ratios = 0.0, []
     for clusters in CLUSTERS:
         async with seed_api(clusters) as api, serving("admission", api) as served:
             await warm([served], CLIENTS)
@@ -25,3 +27,5 @@ async def spread(seconds: float) -> None:
                 flush=True,
             )
             tell(result)
+            ratios.append((count(clusters, "user cluster"), result.rate / peer))
+    return Ratios("Admissions a second on one quota, to those with one user cluster", ratios)

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from common.api.conditions import count
 from devcluster import redis
 from devcluster.controlplane import ApiServer
 from devcluster.observe import api_writes
 from devcluster.redis import RedisServer, Settings
 from seed.ledger.store_generation import API_SERVER, REDIS
 from tests.bench.alone import beside
+from tests.bench.plot import Ratios
 from tests.bench.serving import load, seed_api, serving, tell, warm
 
 CLIENTS = (1, 32, 128)
@@ -24,11 +26,12 @@ Cost = Callable[[], Awaitable[int]]
 _CALLS = re.compile(r"^cmdstat_fcall(?:_ro)?:calls=(\d+)", re.MULTILINE)
 
 
-async def stores(seconds: float) -> None:
+async def stores(seconds: float) -> Ratios:
     print("admissions on one quota by store and replicas; ratio: to one replica with the API server")
     print("cost: writes to the API server, or function calls to Redis, for each admission with its count")
     print("store      replicas clients  admitted/s   p50 ms   p99 ms    cost  ratio")
     peers: dict[int, float] = {}
+    ratios: list[tuple[str, float]] = []
     for store in (API_SERVER, REDIS):
         async with AsyncExitStack() as stack:
             api = await stack.enter_async_context(seed_api())
@@ -37,12 +40,14 @@ async def stores(seconds: float) -> None:
                 server = await stack.enter_async_context(a_redis())
                 url, cost = server.url, _redis_cost(server)
             for replicas in REPLICAS:
-                await _measure(store, api, url, cost, replicas, seconds, peers)
+                ratios += await _measure(store, api, url, cost, replicas, seconds, peers)
+    return Ratios("Admissions a second, to one replica with the API server and as many clients", ratios)
 
 
 async def _measure(
     store: str, api: ApiServer, url: str, cost: Cost, replicas: int, seconds: float, peers: dict[int, float]
-) -> None:
+) -> list[tuple[str, float]]:
+    ratios = []
     async with AsyncExitStack() as stack:
         servers = [
             await stack.enter_async_context(serving("admission", api, leads=number == 0, redis_url=url))
@@ -62,6 +67,8 @@ async def _measure(
             tell(result)
             if clients == 1:
                 await beside(result, api, url, seconds / 2)
+            ratios.append((f"{store}, {count(replicas, 'replica')}, {count(clients, 'client')}", ratio))
+    return ratios
 
 
 @asynccontextmanager
