@@ -17,7 +17,7 @@ from master.cache.objects import MasterQuota
 from master.grants.overrides import end as unix_time
 from master.history.forecast import Point
 from master.history.prometheus_api import Points, PrometheusError, PrometheusUnreachableError, query_range
-from master.history.refusals import NOTHING_KNOWN, Refusals
+from master.history.refusals import NOTHING_KNOWN, Lately, Refusals
 from master.history.store import BUCKET, KEPT
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,9 @@ class PrometheusHistory:
     async def refusals(self, _quota: MasterQuota) -> Refusals:
         """Agents count them, and may be scraped by another Prometheus, with other labels."""
         return NOTHING_KNOWN
+
+    async def lately(self) -> Lately | None:
+        return None
 
     async def _find(self, quota: MasterQuota) -> Found:
         async with self._some:

@@ -32,6 +32,15 @@ class PartTold(NamedTuple):
     ended: bool
 
 
+class Lately(NamedTuple):
+    """Of all quotas, since the part before that of now began. `counts`: at least so many, by the uid of a quota, for
+    whatever reason. `whole`: it is all, up to when the agents were asked last."""
+
+    since: int
+    counts: Mapping[str, int]
+    whole: bool
+
+
 NOTHING_KNOWN = Refusals({}, ())
 
 

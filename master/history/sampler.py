@@ -21,7 +21,7 @@ from master.cache.informers import Caches
 from master.cache.objects import MasterQuota
 from master.history.forecast import Point
 from master.history.refusal_poll import RefusalPoll
-from master.history.refusals import NOTHING_KNOWN, Refusals
+from master.history.refusals import NOTHING_KNOWN, Lately, Refusals
 from master.history.store import BUCKET, History, Sample
 from master.quotas import staleness
 from master.seeds.agent_pages import AgentPages
@@ -74,6 +74,16 @@ class Sampler:
         except sqlite3.Error as error:
             log.warning("the history cannot be read", extra={"error": str(error)})
             return NOTHING_KNOWN
+
+    async def lately(self) -> Lately | None:
+        history, bucket = self._history, int(self._clock().timestamp()) // BUCKET * BUCKET
+        if history is None:
+            return None
+        try:
+            return await self._beside(lambda: history.lately(bucket))
+        except sqlite3.Error as error:
+            log.warning("the history cannot be read", extra={"error": str(error)})
+            return None
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from common.api.refusal_counts import PART
 from master.history.forecast import Point
-from master.history.refusals import PartTold, Refusals, merged, refusals
+from master.history.refusals import ALL, Lately, PartTold, Refusals, merged, refusals
 
 BUCKET = PART  # seconds: of what is sampled in it, the largest use is kept
 KEPT = 30 * 86400  # seconds: 360 points of each series
@@ -108,6 +108,18 @@ class History:
         ).fetchall()
         known = self._database.execute("SELECT bucket FROM told WHERE whole AND (ended OR bucket = ?)", (bucket,))
         return refusals(rows, [each for (each,) in known])
+
+    def lately(self, bucket: int) -> Lately:
+        """Of all quotas. `bucket`: that of now."""
+        both = bucket - BUCKET, bucket
+        rows = self._database.execute(
+            "SELECT quota, sum(count) FROM refusals WHERE bucket IN (?, ?) AND resource = ? GROUP BY quota",
+            (*both, ALL),
+        ).fetchall()
+        [(known,)] = self._database.execute(
+            "SELECT count(*) FROM told WHERE whole AND ((bucket = ? AND ended) OR bucket = ?)", both
+        )
+        return Lately(both[0], dict(rows), known == len(both))
 
     def forget(self, time: float) -> None:
         """What is too old, and the series of which nothing is left."""

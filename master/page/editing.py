@@ -53,7 +53,8 @@ async def limits(asked: Asked) -> Shown | str:
     values = {"present": present.quota, "limits": wanted, "preview": preview, "version": version}
     values |= {"problem": problem_text, "form": f"/quotas/{name}/edit", "back": f"/quotas/{name}", "back_title": name}
     command = f"kubectl seedquota set {present.subject_kind}/{present.subject_name} RESOURCE=LIMIT --dry-run=server"
-    return Shown("edit.html", f"Limits of {name}", values, command, f"PUT /api/v2/quotas/{name}", events="")
+    call, yaml = f"PUT /api/v2/quotas/{name}", f"/quotas/{name}/yaml"
+    return Shown("edit.html", f"Limits of {name}", values, command, call, yaml, events="")
 
 
 async def raises(asked: Asked) -> Shown | str:
@@ -89,8 +90,8 @@ async def raises(asked: Asked) -> Shown | str:
     values |= {"version": version, "problem": problem_text}
     values |= {"form": f"/quotas/{name}/raise", "back": f"/quotas/{name}", "back_title": name}
     command = f"kubectl seedquota set {present.subject_kind}/{present.subject_name} RESOURCE=AMOUNT --until 7d"
-    call = f"PUT /api/v2/quotas/{name}/overrides"
-    return Shown("raise.html", f"Raise limits of {name} for a time", values, command, call, events="")
+    call, yaml = f"PUT /api/v2/quotas/{name}/overrides", f"/quotas/{name}/yaml"
+    return Shown("raise.html", f"Raise limits of {name} for a time", values, command, call, yaml, events="")
 
 
 async def default(asked: Asked) -> Shown | str:
@@ -129,7 +130,8 @@ async def default(asked: Asked) -> Shown | str:
     values |= {"version": version, "problem": problem_text, "enforcement": enforcement}
     values |= {"form": f"/settings/{kind}/edit", "back": "/settings", "back_title": "Settings"}
     command, call = f"kubectl seedquota default set {kind} RESOURCE=LIMIT", f"PUT /api/v1/defaults/{kind}"
-    return Shown("edit_default.html", f"Default quota of {kind}s", values, command, call, events="")
+    yaml = "/settings/default/yaml"
+    return Shown("edit_default.html", f"Default quota of {kind}s", values, command, call, yaml, events="")
 
 
 async def seed_state(asked: Asked) -> Shown | str:
@@ -152,8 +154,8 @@ async def seed_state(asked: Asked) -> Shown | str:
             return f"/seeds/{name}"
     found, version = _of(SeedHoldings, await asked.ask("get_seed", asked.user, parameters=parameters))
     values = {"found": found, "version": version, "problem": problem_text}
-    command = f"kubectl seedquota seed drain {name}"
-    return Shown("edit_seed.html", f"Drain {name}", values, command, f"PUT /api/v1/seeds/{name}/state", events="")
+    command, call = f"kubectl seedquota seed drain {name}", f"PUT /api/v1/seeds/{name}/state"
+    return Shown("edit_seed.html", f"Drain {name}", values, command, call, f"/seeds/{name}/yaml", events="")
 
 
 async def _own_quota(asked: Asked) -> tuple[Quota, str]:

@@ -69,7 +69,7 @@ async def form(kind: Kind, asked: Asked) -> Shown:
     }
     command = "kubectl seedquota fits -f FILE" if asked.form is not None else _command(kind, name)
     call = "POST /api/v1/fits/manifest" if asked.form is not None else "POST /api/v1/fits"
-    return Shown("fits.html", f"Does it fit into {name}?", values, command, call, events="")
+    return Shown("fits.html", f"Does it fit into {name}?", values, command, call, f"/{kind}s/{name}/yaml", events="")
 
 
 async def machine_types(asked: Asked) -> Shown:
@@ -145,4 +145,6 @@ async def _manifest(kind: Kind, asked: Asked, text: str, count: str) -> Manifest
 
 
 def _command(kind: Kind, name: str) -> str:
-    return f"kubectl seedquota where --subject project/{name} RESOURCE=AMOUNT" if kind == "project" else ""
+    if kind == "quota":
+        return f"kubectl seedquota describe {name}"
+    return f"kubectl seedquota where --subject project/{name} RESOURCE=AMOUNT"

@@ -24,9 +24,21 @@ from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache, Use
 from master.cache.informers import Caches
 from master.cache.objects import MASTER_QUOTAS, ORGANIZATIONS, PROJECTS, QUOTA_SETTINGS, MasterQuota
+from master.grants.overrides import shown_overrides
 from master.history.forecast import Point
-from master.history.refusals import Refusals
-from master.page.views import organization, overview, plots, project, quota, quotas, seeds, settings
+from master.history.refusals import Lately, Refusals
+from master.page.views import (
+    organization,
+    overrides,
+    overview,
+    plots,
+    project,
+    quota,
+    quotas,
+    refusals,
+    seeds,
+    settings,
+)
 from master.page.views.yaml_text import yaml_text
 from master.quotas import staleness
 
@@ -34,6 +46,7 @@ _LIST_SEEDS = Right(verb="list", resource="seeds")
 _GET_SETTINGS = Right(verb="get", resource="quotasettings", name=SETTINGS)
 _UPDATE_SETTINGS = Right(verb="update", resource="quotasettings", name=SETTINGS)
 EVENTS = "/api/v1/events"
+_ALL_QUOTAS = "kubectl get seedquota -o yaml"
 AT_ONCE = 16  # rights that are asked for at a time
 
 _KINDS: Mapping[str, Resource[Any]] = {
@@ -48,9 +61,10 @@ _KINDS: Mapping[str, Resource[Any]] = {
 
 @dataclass(frozen=True)
 class Shown:
-    """A template and its values. The same is shown by `command`, one of kubectl, by `call` of the HTTP API, and at the
-    address `yaml`. `events`: what is followed so that the page stays up to date; empty: nothing. `about`: the
-    only object whose changes matter to it, as `resourcequotas/NAME`."""
+    """A template and its values. The same is shown by `command`, one of kubectl, by `call` of the HTTP API, and by
+    `yaml`: the address of one object's, or of many the command that prints them; empty: it is made of no object.
+    `events`: what is followed so that the page stays up to date; empty: nothing. `about`: the only object whose changes
+    matter to it, as `resourcequotas/NAME`."""
 
     template: str
     title: str
@@ -75,6 +89,10 @@ class PastUse(Protocol):
         ...
 
     async def refusals(self, quota: MasterQuota) -> Refusals: ...
+
+    async def lately(self) -> Lately | None:
+        """How often all of them refused in the last hours. None: that is not known."""
+        ...
 
 
 class Ask(Protocol):
@@ -148,13 +166,16 @@ class Pages:
             return await self.start(asked)
         found = self._caches.quotas.store.values()
         known = self._caches.seeds.store.values()
+        lately = await self._history.lately() if self._history is not None else None
         view = overview.overview(found, await self._rows.of(found), known, self._clock())
-        return Shown("overview.html", "Overview", {"view": view}, "kubectl seedquota top", "GET /api/v2/quotas")
+        values = {"view": view, "refused": refusals.lately(lately, found)}
+        return Shown("overview.html", "Overview", values, "kubectl seedquota top", "GET /api/v2/quotas", _ALL_QUOTAS)
 
     async def start(self, asked: Asked) -> Shown:
         """For whoever sees projects and organizations only: of these not even a list of names is told."""
         may_quotas, may_seeds = [await self._rights.has(asked.user, each) for each in (LIST_QUOTAS, _LIST_SEEDS)]
-        return Shown("start.html", "Your quotas", {"may_quotas": may_quotas, "may_seeds": may_seeds}, events="")
+        values, call = {"may_quotas": may_quotas, "may_seeds": may_seeds}, "GET /api/v2/projects/{project}/quota"
+        return Shown("start.html", "Your quotas", values, "kubectl get lsq -A", call, events="")
 
     async def quotas(self, asked: Asked) -> Shown:
         await self._rights.require(asked.user, LIST_QUOTAS)
@@ -162,7 +183,7 @@ class Pages:
         view = quotas.listed(await self._rows.of(self._caches.quotas.store.values()), wanted)
         silent = staleness.silence_of_master(self._caches.seeds.store.values(), self._clock())
         values = {"view": view, "states": quotas.STATES, "kinds": quotas.KINDS, "silent": silent}
-        return Shown("quotas.html", "Quotas", values, "kubectl seedquota top", "GET /api/v2/quotas")
+        return Shown("quotas.html", "Quotas", values, "kubectl seedquota top", "GET /api/v2/quotas", _ALL_QUOTAS)
 
     async def quota(self, asked: Asked) -> Shown:
         found = await self._quota(asked)
@@ -220,6 +241,7 @@ class Pages:
             {each: self._allocations.use_of(namespace_of(name), each) for each in visible},
             {each: self._display_name("project", each) for each in visible},
             serializers.version(found),
+            overrides.lines(raised for each in found for raised in shown_overrides(each)),
         )
         return Shown(
             "organization.html",
@@ -236,7 +258,8 @@ class Pages:
         page = asked.query.get("page", "")
         found = seeds.rows(self._caches.seeds.store.values(), self._clock())
         view = seeds.listed(found, int(page) if re.fullmatch("[0-9]{1,6}", page) else 1)
-        return Shown("seeds.html", "Seeds", {"view": view}, "kubectl get sqseed")
+        yaml = "kubectl get sqseed -o yaml"
+        return Shown("seeds.html", "Seeds", {"view": view}, "kubectl get sqseed", "GET /api/v1/seeds", yaml)
 
     async def seed(self, asked: Asked) -> Shown:
         name = asked.names["name"]
@@ -248,7 +271,8 @@ class Pages:
         may_edit = await self._rights.has(asked.user, Right(verb="update", resource="seeds", name=name))
         values = {"view": seeds.page(found, known, self._clock()), "may_quotas": may_quotas}
         values["may_edit"] = may_edit and may_quotas and found.spec.state != "Lost"
-        return Shown("seed.html", name, values, f"kubectl describe sqseed {name}", "", f"/seeds/{name}/yaml")
+        call = f"GET /api/v1/seeds/{name}" if may_quotas else ""
+        return Shown("seed.html", name, values, f"kubectl describe sqseed {name}", call, f"/seeds/{name}/yaml")
 
     async def settings(self, asked: Asked) -> Shown:
         await self._rights.require(asked.user, _GET_SETTINGS)
@@ -261,9 +285,9 @@ class Pages:
         )
         command = "kubectl get sqset default -o yaml"
         may_edit = await self._rights.has(asked.user, _UPDATE_SETTINGS)
-        return Shown(
-            "settings.html", "Settings", {"view": view, "may_edit": may_edit}, command, "", "/settings/default/yaml"
-        )
+        values = {"view": view, "may_edit": may_edit}
+        call = "GET /api/v1/defaults/{project|organization}"
+        return Shown("settings.html", "Settings", values, command, call, "/settings/default/yaml")
 
     async def yaml(self, asked: Asked) -> str:
         """Whoever may get the object with kubectl reads it here."""

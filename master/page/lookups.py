@@ -14,7 +14,7 @@ from master.apiserver.cluster_lists import QuotaClusters
 from master.apiserver.decisions import Decision, Refusals
 from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME, PATTERNS
-from master.page.handlers import Asked, Shown, ask_of_quota, content_of
+from master.page.handlers import EVENTS, Asked, Shown, ask_of_quota, content_of
 from master.page.views import quota_clusters
 
 PER_PAGE = "50"
@@ -42,7 +42,8 @@ class Lookups:
             {"name": name, "items": items, "query": query, "next": _next(answer, query)},
             f"kubectl get alloc -n org-{name}",
             f"GET /api/v1/organizations/{name}/allocations",
-            events="",
+            f"kubectl get alloc -n org-{name} -o yaml",
+            events="" if "projectID" in query else f"{EVENTS}?organization={name}",
         )
 
     async def decision(self, asked: Asked) -> Shown:
@@ -65,8 +66,10 @@ class Lookups:
                     raise
                 problem = f"No agent keeps a decision {id}, or you cannot see it. Agents keep the latest ones."
         values = {"id": id, "seed": seed, "found": found, "problem": problem}
-        call = f"GET /api/v1/decisions/{id}" if found is not None else ""
-        return Shown("decision.html", "Why was it refused?", values, found.command if found else "", call, events="")
+        command = found.command if found is not None else "kubectl seedquota explain DECISION"
+        shown = id if found is not None else "{decision}"
+        call = f"GET /api/v1/decisions/{shown}"
+        return Shown("decision.html", "Why was it refused?", values, command, call, events="")
 
     async def quota_clusters(self, asked: Asked) -> Shown:
         """The user clusters that use most of a quota."""
@@ -75,7 +78,8 @@ class Lookups:
         values = {"name": name, "found": found, "rest": quota_clusters.shown(found.rest)}
         values |= {"lines": quota_clusters.lines(found, datetime.now(UTC))}
         command, call = f"kubectl seedquota consumers {name} --all", f"GET /api/v2/quotas/{name}/clusters"
-        return Shown("quota_clusters.html", f"User clusters of {name}", values, command, call, events="")
+        yaml = f"/quotas/{name}/yaml"
+        return Shown("quota_clusters.html", f"User clusters of {name}", values, command, call, yaml, events="")
 
     async def refusals(self, kind: Literal["quota", "project"], asked: Asked) -> Shown:
         """What a quota refused lately, or was refused in a project."""
@@ -83,7 +87,8 @@ class Lookups:
         found = content_of(Refusals, await asked.ask("list_refusals", asked.user, query={kind: name}))
         values = {"kind": kind, "name": name, "found": found}
         call = f"GET /api/v1/refusals?{kind}={name}"
-        return Shown("refusals.html", f"Refusals of {name}", values, "kubectl seedquota denials", call, events="")
+        title, command, yaml = f"Refusals of {name}", "kubectl seedquota denials --all-seeds", f"/{kind}s/{name}/yaml"
+        return Shown("refusals.html", title, values, command, call, yaml, events="")
 
 
 def _next(answer: RouteResponse, query: Mapping[str, str]) -> str:

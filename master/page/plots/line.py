@@ -43,9 +43,9 @@ def line(
     title: str,
     spans: Sequence[Span] = (),
 ) -> Markup:
-    """`until`: Unix time at the right edge, thirty days after the left one. `bucket`: seconds of one point: where more
-    is between two of them, nothing is known, and the line has a gap. `label`: how an amount is written. `title`: for
-    who does not see it. `spans`: shown below the line."""
+    """`until`: Unix time at the right edge, thirty days after the left one. `bucket`: seconds of which a point is, from
+    its time on: where more is between two of them, nothing is known, and the line has a gap. `label`: how an amount is
+    written. `title`: for who does not see it. `spans`: shown below the line."""
     begin = until - DAYS * DAY
     shown = [point for point in points if begin <= point.time <= until]
     most = max((max(point.used, point.limit) for point in shown), default=0.0) or 1.0
@@ -61,7 +61,8 @@ def line(
         *(_across(y, most * number / LINES, label) for number in range(LINES + 1)),
         *(_day(x(until - days * DAY), until - days * DAY) for days in (28, 21, 14, 7, 0)),
     ]
-    for run in runs(shown, bucket):
+    for known in runs(shown, bucket):
+        run = [*known, known[-1]._replace(time=min(known[-1].time + bucket, until))]
         used = " ".join(f"{x(point.time)},{y(point.used)}" for point in run)
         parts.append(
             Markup('<polygon class="area-used" points="{},{} {} {},{}"/>').format(

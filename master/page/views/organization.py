@@ -8,6 +8,7 @@ from typing import NamedTuple
 from master.apiserver.serializers import OrganizationQuotas
 from master.cache.allocations import Use
 from master.page.views.bars import Level, level_of
+from master.page.views.overrides import OverrideLine
 
 WARN_AT_PERCENT = 90
 
@@ -42,6 +43,7 @@ class OrganizationPage(NamedTuple):
     display_name: str
     quotas: Sequence[str]
     lines: Sequence[Line]
+    overrides: Sequence[OverrideLine]
     types: Sequence[str]
     projects: Sequence[ProjectLine]
     version: str
@@ -55,6 +57,7 @@ def page(
     projects: Mapping[str, Mapping[str, Use]],
     display_names: Mapping[str, str],
     version: str,
+    overrides: Sequence[OverrideLine] = (),
 ) -> OrganizationPage:
     """`quotas`: their names. `projects`: of those that the viewer may see what is allocated, by type."""
     types = sorted({type for uses in projects.values() for type in uses})
@@ -63,6 +66,7 @@ def page(
         display_name=display_name,
         quotas=quotas,
         lines=lines(shown),
+        overrides=overrides,
         types=types,
         projects=[
             ProjectLine(each, display_names.get(each, ""), tuple(uses.get(type) for type in types))

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from common.quota import resources
 from master.apiserver.serializers import Quota
-from master.page.views import bars
+from master.page.views import bars, overrides
 from master.page.views.bars import Bar
+from master.page.views.overrides import OverrideLine
 from master.page.views.times import Moment, moment
 
 
@@ -24,6 +25,7 @@ class ProjectPage(NamedTuple):
     has_quota: bool
     default: bool
     bars: Sequence[Bar]
+    overrides: Sequence[OverrideLine]
     stale: bool
     reported: Moment
 
@@ -40,6 +42,7 @@ def page(name: str, display_name: str, organization: str, quota: Quota | None, n
         has_quota=quota is not None,
         default=quota is not None and quota.is_default,
         bars=bars_of(quota) if quota is not None else (),
+        overrides=overrides.lines((each, each.state) for each in quota.overrides) if quota is not None else (),
         stale=quota is not None and quota.stale,
         reported=moment(quota.as_of if quota is not None else "", now),
     )

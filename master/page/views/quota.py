@@ -16,10 +16,11 @@ from common.quota.names import in_order
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota, SeedUsage
 from master.grants.overrides import shown_overrides
-from master.page.views import amounts, bars, conditions
+from master.page.views import amounts, bars, conditions, overrides
 from master.page.views.amounts import Amount
 from master.page.views.bars import Bar
 from master.page.views.conditions import Shown
+from master.page.views.overrides import OverrideLine
 from master.page.views.times import Moment, moment
 from master.quotas import staleness
 
@@ -39,24 +40,6 @@ class NamespaceLine(NamedTuple):
     cluster: str
     namespace: str
     used: tuple[tuple[str, Amount], ...]
-
-
-class OverrideLine(NamedTuple):
-    """Raises limits until a time. `state` is in words."""
-
-    until: str
-    amounts: tuple[tuple[str, Amount], ...]
-    reason: str
-    tone: str
-    state: str
-
-
-_STATES: Mapping[str, tuple[str, str]] = {
-    "InForce": ("good", "in force"),
-    "EndsSoon": ("warn", "ends within a day"),
-    "Ended": ("neutral", "ended"),
-    "Pending": ("unknown", "not decided yet"),
-}
 
 
 class QuotaPage(NamedTuple):
@@ -106,10 +89,7 @@ def page(quota: MasterQuota, seeds: Sequence[Seed], now: datetime, *, made_from:
         warn_at=warn if isinstance(warn, int) else bars.WARN_AT_PERCENT,
         bars=found,
         raised=_raised(quota),
-        overrides=[
-            OverrideLine(each.until, _amounts(each.quota, names), each.reason, *_STATES[state])
-            for each, state in shown_overrides(quota)
-        ],
+        overrides=overrides.lines(shown_overrides(quota)),
         changing=bool(status.observed_generation) and status.observed_generation < quota.metadata.generation,
         counted=bool(status.observed_generation),
         silent=silent,

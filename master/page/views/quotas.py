@@ -13,6 +13,7 @@ from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota
 from master.page.views import bars, conditions
 from master.page.views.bars import Bar, Level
+from master.quotas.override_conditions import first_end
 
 PER_PAGE = 50
 LONGEST_SEARCH = 253  # characters: of the longest name
@@ -26,7 +27,7 @@ _ORDER: Mapping[Level, int] = {"over": 4, "full": 3, "near": 2, "fine": 1, "unkn
 
 class Row(NamedTuple):
     """`peak`: the resource nearest to its limit; None: nothing is counted. `states`: those of STATES that it is in.
-    `enforced`: True, False or Unknown."""
+    `enforced`: True, False or Unknown. `raised_until`: when the first of its raises ends; empty: no limit is raised."""
 
     name: str
     kind: str
@@ -38,6 +39,7 @@ class Row(NamedTuple):
     stale: tuple[tuple[str, str], ...]
     enforced: str
     warns: bool
+    raised_until: str
     error: str
 
     @property
@@ -138,6 +140,7 @@ def row(quota: MasterQuota) -> Row:
     peak = max(counted, key=lambda bar: (_ORDER[bar.level] if bar.level == "over" else 0, _percent(bar)), default=None)
     level: Level = peak.level if peak is not None else "unknown" if found or error else "fine"
     stale = tuple((each.name, each.last_report_time) for each in quota.status.seeds if each.state == "Stale")
+    raised = conditions.status_of(quota.status.conditions, "Overridden")
     return Row(
         name=quota.metadata.name,
         kind=kind,
@@ -149,6 +152,7 @@ def row(quota: MasterQuota) -> Row:
         stale=stale,
         enforced=conditions.status_of(quota.status.conditions, "Enforced"),
         warns=quota.spec.get("enforcement") == "warn",
+        raised_until=first_end(quota.status.overrides) if raised == "True" else "",
         error=error,
     )
 

@@ -1,17 +1,42 @@
-"""How often a quota refused in the last thirty days, in words and below its plots. Pure."""
+"""How often quotas refused: in the last hours, and in the last thirty days in words and below plots. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
+from master.cache.objects import MasterQuota
 from master.history.forecast import DAY
-from master.history.refusals import ALL, Refusals
+from master.history.refusals import ALL, Lately, Refusals
 from master.history.store import BUCKET
 from master.page.plots.line import DAYS, Span
 
 PARTS = int(DAYS * DAY) // BUCKET
 HOUR = 3600
+NAMED = 5  # quotas
+
+
+class RefusedLately(NamedTuple):
+    """`since`: empty: nothing is known. `quotas`: that refused most, with how often, at least; `omitted`: how many
+    others did. `whole`: it is all."""
+
+    since: str
+    quotas: Sequence[tuple[str, int]]
+    omitted: int
+    whole: bool
+
+
+def lately(found: Lately | None, quotas: Iterable[MasterQuota]) -> RefusedLately:
+    """Of the last hours, for whoever may see all quotas."""
+    unknown = RefusedLately("", (), 0, whole=False)
+    if found is None:
+        return unknown
+    refused = [quota.metadata for quota in quotas if quota.metadata.uid in found.counts]
+    counts = sorted(((each.name, found.counts[each.uid]) for each in refused), key=lambda line: (-line[1], line[0]))
+    if not (counts or found.whole):
+        return unknown
+    return RefusedLately(f"{_time(found.since)} UTC", counts[:NAMED], len(counts) - len(counts[:NAMED]), found.whole)
 
 
 def of_resource(refusals: Refusals, resource: str) -> dict[int, int]:

@@ -119,6 +119,13 @@ async def test_what_was_refused_is_listed_and_marked_on_the_plots(
         await accessible(window)
         if shots is not None:
             await cpu.screenshot(path=shots / "plot-refused.png")
+        await window.open("/")
+        refusals = window.page.get_by_role("region", name="Refusals")
+        await expect(refusals).to_contain_text(
+            re.compile("Since .* UTC, at least:.*[0-9]+ by project-alpha", re.DOTALL)
+        )
+        assert "not all refusals of this time are known" in await refusals.inner_text()
+        await accessible(window)
     async with asked.looking(browser, TENANT, java_script_enabled=False) as window:
         await window.open("/projects/alpha")
         assert "Refused at least " in await window.text(), "also to whoever may see the project, and without script"

@@ -36,6 +36,7 @@ VIEWS = {
     "/seeds/seed-1/edit": "What draining gives to other seeds",
     "/start": "Open a project",
 }
+MADE_OF_NO_OBJECT = ("/projects/alpha/machinetypes", "/decisions", "/start")
 WIDTHS = (360, 1280, 2560)
 FIRST_VIEW_BYTES = 150_000
 
@@ -52,6 +53,9 @@ async def test_an_operator_sees_every_view_at_every_width(place: Place, browser:
             for path, expected in VIEWS.items():
                 await window.open(path)
                 assert expected in await window.text(), path
+                said = await window.page.locator("footer .same dt").all_text_contents()
+                assert "HTTP API" in said and ("kubectl" in said) == (path != "/projects/alpha/machinetypes"), path
+                assert ("YAML" in said) == (path not in MADE_OF_NO_OBJECT), path
                 await accessible(window)
                 for width in WIDTHS:
                     await window.page.set_viewport_size({"width": width, "height": 800 if width < 2000 else 1300})

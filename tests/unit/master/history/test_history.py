@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from master.history.forecast import DAY, Point, full_in, words
 from master.history.refusals import NOTHING_KNOWN
 from master.history.sampler import samples
 from master.history.store import BUCKET, KEPT, History, Sample
-from master.page.plots.line import changes, line, runs
+from master.page.plots.line import LEFT, RIGHT, WIDTH, changes, line, runs
 from master.page.views import plots
 from tests.unit.master.page.builders import CURRENT, ENFORCED, NOW, quota
 
@@ -105,6 +106,14 @@ def test_where_nothing_is_known_the_line_has_a_gap_and_changed_limits_are_marked
     drawn = str(line(known, 30 * DAY, BUCKET, lambda amount: f"{amount:g} <cores>", 'a "title"'))
     assert drawn.count("<polyline") == 2 and drawn.count('class="mark"') == 1
     assert "&lt;cores&gt;" in drawn and "a &#34;title&#34;" in drawn and "style" not in drawn
+
+
+def test_a_single_point_is_as_long_as_what_was_sampled() -> None:
+    drawn = line([Point(29 * DAY, 2, 8)], 30 * DAY, BUCKET, str, "cpu")
+    ((begin, end),) = re.findall(r'class="line-used" points="([0-9.]+),[0-9.]+ ([0-9.]+),', drawn)
+    assert float(end) - float(begin) == pytest.approx(BUCKET / (30 * DAY) * (WIDTH - LEFT - RIGHT), abs=0.1)
+    drawn = line([Point(30 * DAY - 1, 2, 8)], 30 * DAY, BUCKET, str, "cpu")
+    assert f'points="{WIDTH - RIGHT}.0,' in drawn and f" {WIDTH - RIGHT}.0," in drawn, "not beyond now"
 
 
 def test_a_plot_says_when_its_quota_is_full_and_of_how_many_days_it_knows() -> None:

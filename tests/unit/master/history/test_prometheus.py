@@ -18,6 +18,7 @@ from master.history.forecast import Point
 from master.history.prometheus import AT_A_TIME, PrometheusHistory, points_of, selector
 from master.history.prometheus_api import Points, PrometheusUnreachableError
 from master.history.store import BUCKET
+from master.page.views import plots
 from tests.unit.master.page.builders import NOW, quota
 
 END = (int(NOW.timestamp()) // BUCKET + 1) * BUCKET
@@ -59,6 +60,14 @@ async def test_many_who_look_at_a_quota_ask_once_and_others_are_asked_about_apar
         ]
         await history.points(named("r"))
         assert len(asked.queries) == 4
+
+
+async def test_of_refusals_nothing_is_known_and_the_plots_say_so() -> None:
+    async with asking() as (_, history):
+        shown = plots.past(await history.points(named("q")), await history.refusals(named("q")), NOW)
+        assert shown.refused == "Whether anything was refused is not known."
+        assert [each.resource for each in shown.plots] == ["cpu"] and "refused" not in str(shown.plots[0].svg)
+        assert await history.lately() is None
 
 
 async def test_without_an_answer_there_is_no_plot_and_it_is_asked_again_only_later(

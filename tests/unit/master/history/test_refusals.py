@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,11 +16,11 @@ from master.cache.informers import Caches
 from master.history import refusals, store
 from master.history.forecast import DAY, Point
 from master.history.refusal_poll import PATH
-from master.history.refusals import ALL, NOTHING_KNOWN, PartTold, Refusals, RefusalTally, merged
+from master.history.refusals import ALL, NOTHING_KNOWN, Lately, PartTold, Refusals, RefusalTally, merged
 from master.history.sampler import Sampler
 from master.history.store import BUCKET, KEPT, History
 from master.page.views import plots
-from master.page.views.refusals import sentence
+from master.page.views.refusals import lately, sentence
 from master.seeds.agent_pages import AgentPages, Found
 from tests.unit.master.apiserver.test_auth import reviewer
 from tests.unit.master.page.builders import NOW, quota, seed
@@ -130,6 +131,38 @@ def test_a_part_with_more_than_is_kept_is_not_known(tmp_path: Path, monkeypatch:
     history.add_refusals(known._replace(counts={("r", ALL): 5, ("s", ALL): 1}))
     assert history.refusals("s", 0) == Refusals({}, []), "it refused, and nothing says so"
     assert history.refusals("q", 0).counts == {BEGIN: {ALL: 9}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "counts", "whole"),
+    [
+        ([], {}, False),
+        ([(BEGIN, {("q", ALL): 3, ("q", "cpu"): 3, ("r", ALL): 1}, True, True)], {"q": 3, "r": 1}, False),
+        ([(BEGIN, {("q", ALL): 3}, True, True), (BEGIN + PART, {("q", ALL): 4}, True, False)], {"q": 7}, True),
+        ([(BEGIN, {}, True, False), (BEGIN + PART, {}, True, False)], {}, False),
+        ([(BEGIN - PART, {("q", ALL): 3}, True, True), (BEGIN + PART, {}, True, False)], {}, False),
+    ],
+)
+def test_of_the_last_hours_it_is_known_how_often_each_quota_refused(
+    tmp_path: Path, parts: Sequence[Any], counts: dict[str, int], whole: bool
+) -> None:
+    history = history_of(tmp_path / "history", *(PartTold(*each) for each in parts))
+    assert history.lately(BEGIN + PART) == Lately(BEGIN, counts, whole)
+
+
+def test_the_overview_names_the_quotas_that_refused_most_and_takes_nothing_for_none() -> None:
+    known = [quota(name) for name in "abcdefg"]
+    counts = {name: number for number, name in enumerate("abcdefg", 1)} | {"gone": 99}
+    found = lately(Lately(BEGIN, counts, False), known)
+    assert found.quotas == [("g", 7), ("f", 6), ("e", 5), ("d", 4), ("c", 3)]
+    assert (found.omitted, found.whole, found.since) == (
+        2,
+        False,
+        f"{datetime.fromtimestamp(BEGIN, UTC):%b %-d %H:%M} UTC",
+    )
+    for nothing in (None, Lately(BEGIN, {}, False), Lately(BEGIN, {"gone": 99}, False)):
+        assert not lately(nothing, known).since
+    assert lately(Lately(BEGIN, {}, True), known).since
 
 
 class FakeAgents(AgentPages):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from common.quota import quantity
+from master.apiserver import serializers
 from master.apiserver.serializers import Allocated, OrganizationQuotas
 from master.apiserver.serializers import Amount as Counted
 from master.cache.allocations import Use
-from master.page.views import amounts, bars, organization, overview, quotas, seeds, settings
+from master.cache.objects import OverrideStatus
+from master.page.views import amounts, bars, organization, overview, project, quotas, seeds, settings
 from master.page.views import quota as quota_view
 from master.page.views.quotas import Filter
 from master.page.views.times import moment
@@ -92,6 +95,38 @@ def test_the_page_of_a_quota_says_all_that_narrows_its_subject(subject: Any, lim
     found = quota(used={"cpu": "1"})
     found.spec["subject"] = subject
     assert limited in quota_view.page(found, [], NOW, made_from="", version="v").limited
+
+
+def raised(**status: Any) -> Any:
+    """A quota with one override that is in force, and one of which the master has not said anything yet."""
+    given = {"until": "2026-12-31T00:00:00Z", "quota": {"cpu": "128"}, "reason": "launch"}
+    pending = {"until": "2027-01-31T00:00:00Z", "quota": {"memory": "1Gi"}}
+    overridden = ("Overridden", "True", "Raised")
+    found = quota(used={"cpu": "1"}, conditions=(ENFORCED, CURRENT, overridden), overrides=[given, pending])
+    found.status.overrides = [msgspec.convert({**given, "state": "InForce", **status}, OverrideStatus)]
+    return found
+
+
+def test_what_is_raised_is_shown_with_its_end_by_quota_project_and_organization() -> None:
+    found = raised()
+    shown = serializers.combined([found], "")
+    for lines in (
+        quota_view.page(found, [], NOW, made_from="", version="v").overrides,
+        project.page("alpha", "", "", shown, NOW).overrides,
+    ):
+        assert [(each.until, each.reason, each.state) for each in lines] == [
+            ("2026-12-31T00:00:00Z", "launch", "in force"), ("2027-01-31T00:00:00Z", "", "not decided yet"),
+        ]  # fmt: skip
+        assert [(name, amount.text) for name, amount in lines[0].amounts] == [("cpu", "128 cores")]
+
+
+def test_a_list_says_until_when_a_limit_is_raised_and_nothing_where_none_is() -> None:
+    ended = raised(state="Ended")
+    assert quotas.row(raised()).raised_until == "2026-12-31T00:00:00Z"
+    assert quotas.row(ended).raised_until == ""
+    nothing = raised()
+    nothing.status.conditions = []
+    assert quotas.row(nothing).raised_until == ""
 
 
 def rows(*found: Any) -> list[quotas.Row]:
