@@ -15,15 +15,15 @@ from seed.model.quota import Quota
 log = logging.getLogger(__name__)
 
 
-class NeverOpenError(Exception):
-    """The account waits for the master since it was made."""
+class NotOpenError(Exception):
+    """The account waits for the master since it was made, or was closed and is counted when it opens again."""
 
 
 async def write(handle: AccountHandle, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:
     """False if it must be tried again."""
     try:
         await handle.writer.change(change)
-    except (StaleEpochError, NeverOpenError, UncountableError):
+    except (StaleEpochError, NotOpenError, UncountableError):
         return False  # the accounts controller claims it first, or opens it; or lists are missing
     except NoAccountError:
         return True

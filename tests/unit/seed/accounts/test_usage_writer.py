@@ -22,7 +22,7 @@ from common.kube.controller.reflector import moment
 from common.kube.controller.store import Change
 from common.quota import account as accounts
 from common.quota import fencing, reservations
-from common.quota.account import Account, Admitted, Reservation
+from common.quota.account import Account, Admitted, Grant, Reservation
 from common.quota.escrow import report
 from common.quota.names import FURTHER, MAX_DEVICES
 from common.quota.quantity import UNIT
@@ -1097,6 +1097,18 @@ async def test_an_update_to_what_cannot_be_sized_keeps_its_reservation(world: Se
     leader.source.totals.apply(Change(before, msgspec.structs.replace(larger, metadata=metadata)))
     counted = leader.accounts.counted(world.account(), cast(Source, leader.source), quota)
     assert counted.reservations == {(KEY, "a-uid"): kept}
+
+
+async def test_an_account_that_was_closed_is_not_counted_before_it_opens(hand: Hand) -> None:
+    """With use, it would seem to have forgotten nothing, and open without the in-flight window (schedule 22041591)."""
+    await reserve(hand.world, "a")
+    hand.leader.there("a")
+    held = hand.world.account().granted
+    grant = Grant(incarnation=hand.world.account().master, account=hand.world.account().incarnation, granted=held)
+    await hand.handle.writer.change(lambda account: (fencing.close(account, account.epoch, grant, "nonce"), None))
+    await hand.count()
+    assert fencing.is_closed(hand.world.account())
+    assert KEY in hand.leader.counting._due
 
 
 async def test_an_account_that_never_opened_is_not_counted(leader: Leading) -> None:
