@@ -25,6 +25,7 @@ from master.cache.informers import Caches
 from master.cache.objects import MasterQuota
 from master.page.app import Page
 from master.seeds.agent_pages import AgentPages
+from tests.stores import fill
 from tests.unit.master.apiserver.test_auth import reviewer
 from tests.unit.master.page.builders import HEALTHY, quota, seed
 
@@ -64,8 +65,8 @@ async def page(seconds: float) -> None:
 async def _serving(seeds: int, quotas: int) -> AsyncIterator[tuple[WebServer, Caches]]:
     async with reviewer() as cluster:
         caches = _Filled(cluster, "seedquota")
-        caches.seeds.store._replace({f"seed-{n}": seed(f"seed-{n}", *HEALTHY) for n in range(seeds)})
-        caches.quotas.store._replace({f"p{n}": _quota(n, seeds) for n in range(quotas)})
+        fill(caches.seeds.store, {f"seed-{n}": seed(f"seed-{n}", *HEALTHY) for n in range(seeds)})
+        fill(caches.quotas.store, {f"p{n}": _quota(n, seeds) for n in range(quotas)})
         allocations = _FilledAllocations(cluster)
         app = App(cluster, caches, allocations, AgentPages(caches, "seedquota"), Page(lambda: None).mount)
         server = WebServer(app.application, refusal)

@@ -61,12 +61,6 @@ class Store(Generic[T]):
             self._add_to(indexes, key, obj)
         self._objects, self._indexes = objects, indexes
 
-    def _replace(self, objects: dict[str, T]) -> None:
-        indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in self._functions}
-        for key, obj in objects.items():
-            self._add_to(indexes, key, obj)
-        self._objects, self._indexes = objects, indexes
-
     def _set(self, key: str, obj: T) -> None:
         self._remove(key)
         self._objects[key] = obj

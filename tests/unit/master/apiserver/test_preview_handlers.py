@@ -14,6 +14,7 @@ from master.apiserver.problem import ProblemError
 from master.cache.informers import Caches
 from master.cache.objects import Named
 from master.seeds.agent_pages import AgentPages
+from tests.stores import fill
 from tests.unit.master.apiserver.test_auth import reviewer
 
 
@@ -31,10 +32,8 @@ async def test_who_does_not_see_the_project_and_its_organization_gets_404(resour
     """What is short is said in amounts of either."""
     async with reviewer() as cluster:
         caches, rights = Caches(cluster, "seedquota"), Some(cluster)
-        caches.projects.store._replace(
-            {"alpha": Named(metadata=ObjectMeta(name="alpha"), spec={"organization": "acme"})}
-        )
-        caches.organizations.store._replace({"acme": Named(metadata=ObjectMeta(name="acme"))})
+        fill(caches.projects.store, {"alpha": Named(metadata=ObjectMeta(name="alpha"), spec={"organization": "acme"})})
+        fill(caches.organizations.store, {"acme": Named(metadata=ObjectMeta(name="acme"))})
         limits: dict[str, str | int] = {"cpu": 1}
         handlers = PreviewHandlers(caches, rights, AgentPages(caches, "seedquota"))
 

@@ -22,6 +22,7 @@ from master.history.store import BUCKET, KEPT, History
 from master.page.views import plots
 from master.page.views.refusals import lately, sentence
 from master.seeds.agent_pages import AgentPages, Found
+from tests.stores import fill
 from tests.unit.master.apiserver.test_auth import reviewer
 from tests.unit.master.page.builders import NOW, quota, seed
 
@@ -209,9 +210,10 @@ async def test_seeds_that_tell_nothing_keep_nobody_from_being_counted_and_nothin
     async with reviewer() as cluster:
         caches = Caches(cluster, "seedquota")
         connected, away = ("Connected", "True", "Connected"), ("Connected", "False", "Unreachable")
-        caches.quotas.store._replace({name: quota(name, used={"cpu": "1"}) for name in QUOTAS})
-        caches.seeds.store._replace(
-            {"eu": seed("eu", connected), "us": seed("us"), "gone": seed("gone", away, state="Lost")}
+        fill(caches.quotas.store, {name: quota(name, used={"cpu": "1"}) for name in QUOTAS})
+        fill(
+            caches.seeds.store,
+            {"eu": seed("eu", connected), "us": seed("us"), "gone": seed("gone", away, state="Lost")},
         )
         agents = FakeAgents(caches, {"eu": told(q=3), "us": of_us})
         sampler = Sampler(caches, tmp_path / "history", agents, lambda: datetime.fromtimestamp(BEGIN + 60, UTC))
@@ -222,7 +224,7 @@ async def test_seeds_that_tell_nothing_keep_nobody_from_being_counted_and_nothin
         assert found.counts == {BEGIN: {ALL: total, "cpu": total}}
         assert (BEGIN in found.known) == known
         assert (await sampler.refusals(quota("r"))).counts == {} and sorted(agents.asked) == ["eu", "us"]
-        caches.seeds.store._replace({"eu": seed("eu", connected), "us": seed("us", away)})
+        fill(caches.seeds.store, {"eu": seed("eu", connected), "us": seed("us", away)})
         await sampler._ask(1)
         assert agents.asked[2:] == ["eu"], "a seed that is away is not waited for"
         assert BEGIN not in (await sampler.refusals(quota("q"))).known

@@ -17,6 +17,7 @@ from seed.cache.quotas import QuotaCache
 from seed.kinds.registry import OF_PROJECTS
 from seed.model.selected_namespaces import OF_USER_CLUSTERS
 from seed.model.source_key import OWN_API_SERVER
+from tests.stores import fill
 
 
 def quota(uid: str = "original", **labels: str) -> ResourceQuota:
@@ -46,7 +47,7 @@ class World:
     def quota_is(self, now: ResourceQuota | None, before: ResourceQuota | None = None) -> None:
         known = now or before
         assert known is not None
-        self.quota_cache.quotas.store._replace({known.metadata.name: now} if now is not None else {})
+        fill(self.quota_cache.quotas.store, {known.metadata.name: now} if now is not None else {})
         self.quota_cache._quota_changed(Change(before, now))
 
     @property
@@ -159,7 +160,7 @@ def test_the_masters_namespace_is_exempt_where_the_master_is_in_this_api_server(
         },
         SeedCopy,
     )
-    world.quota_cache.seed.store._replace({"eu-1": copy})
+    fill(world.quota_cache.seed.store, {"eu-1": copy})
     world.seed_is(copy)
     assert clusters.exempt(OWN_API_SERVER).names == before.names | {"seedquota-master"}
     assert told, "whoever follows the namespaces looks again"
