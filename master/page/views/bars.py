@@ -47,14 +47,40 @@ class Bar(NamedTuple):
     parts: tuple[Part, ...]
 
 
+class Standing(NamedTuple):
+    """How near a resource is to its limit. `percent`: None also where the limit is 0."""
+
+    name: str
+    level: Level
+    percent: int | None
+
+
 def of_quota(quota: MasterQuota) -> list[Bar]:
     """Raises QuantityError, and msgspec.ValidationError, for what the API server should have refused."""
     status = quota.status
-    limits = resources.parse(status.hard or spec_quota(quota))
-    used, reserved = resources.parse(status.global_usage), resources.parse(status.reserved)
+    limits, used = _limits_and_used(quota)
+    return bars(limits, used, resources.parse(status.reserved), idle_of(status.seeds), _warn_at(quota))
+
+
+def standings(quota: MasterQuota) -> list[Standing]:
+    """What can be told without the words and the pieces of bars, for a list of very many. Raises as `of_quota`."""
+    limits, used = _limits_and_used(quota)
+    warn_at = _warn_at(quota)
+    return [
+        Standing(name, level_of(used[name], limits[name], warn_at), amounts.percent(used[name], limits[name]))
+        if name in used
+        else Standing(name, "unknown", None)
+        for name in in_order(limits)
+    ]
+
+
+def _limits_and_used(quota: MasterQuota) -> tuple[ResourceList, ResourceList]:
+    return resources.parse(quota.status.hard or spec_quota(quota)), resources.parse(quota.status.global_usage)
+
+
+def _warn_at(quota: MasterQuota) -> int:
     warn = quota.spec.get("warnAtPercent", WARN_AT_PERCENT)
-    warn_at = warn if isinstance(warn, int) else WARN_AT_PERCENT
-    return bars(limits, used, reserved, idle_of(status.seeds), warn_at)
+    return warn if isinstance(warn, int) else WARN_AT_PERCENT
 
 
 def bars(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -12,7 +13,7 @@ from common.runtime.pieces import in_pieces
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota
 from master.page.views import bars, conditions
-from master.page.views.bars import Bar, Level
+from master.page.views.bars import Bar, Level, Standing
 from master.quotas.override_conditions import first_end
 
 PER_PAGE = 50
@@ -25,26 +26,46 @@ ORDERS = ("peak", "name")
 _ORDER: Mapping[Level, int] = {"over": 4, "full": 3, "near": 2, "fine": 1, "unknown": 0}
 
 
-class Row(NamedTuple):
-    """`peak`: the resource nearest to its limit; None: nothing is counted. `states`: those of STATES that it is in.
+@dataclass(frozen=True)
+class Row:
+    """`nearest`: the resource nearest to its limit; None: nothing is counted. `states`: those of STATES that it is in.
     `enforced`: True, False or Unknown. `raised_until`: when the first of its raises ends; empty: no limit is raised."""
 
     name: str
     kind: str
     subject: str
-    bars: tuple[Bar, ...]
-    peak: Bar | None
+    quota: MasterQuota
+    nearest: Standing | None
     level: Level
     states: frozenset[str]
     stale: tuple[tuple[str, str], ...]
     enforced: str
     warns: bool
     raised_until: str
-    error: str
+
+    @cached_property
+    def _drawn(self) -> tuple[tuple[Bar, ...], str]:
+        """The bars, and why there are none. Of thousands of rows, a page shows a few."""
+        try:
+            return tuple(bars.of_quota(self.quota)), ""
+        except (QuantityError, ValueError) as wrong:
+            return (), str(wrong)
 
     @property
+    def bars(self) -> tuple[Bar, ...]:
+        return self._drawn[0]
+
+    @property
+    def error(self) -> str:
+        return self._drawn[1]
+
+    @property
+    def peak(self) -> Bar | None:
+        return next((bar for bar in self.bars if self.nearest is not None and bar.name == self.nearest.name), None)
+
+    @cached_property
     def rank(self) -> tuple[int, int, str]:
-        percent = self.peak.percent if self.peak is not None and self.peak.percent is not None else -1
+        percent = _percent(self.nearest) if self.nearest is not None else -1
         return -_ORDER[self.level] if self.level == "over" else 0, -percent, self.name
 
 
@@ -131,41 +152,41 @@ def listed(rows: Sequence[Row], wanted: Filter) -> Listed:
 
 def row(quota: MasterQuota) -> Row:
     kind, subject = subject_of(quota)
-    error = ""
+    found: Sequence[Standing] = ()
+    readable = True
     try:
-        found = tuple(bars.of_quota(quota))
-    except (QuantityError, ValueError) as wrong:
-        found, error = (), str(wrong)
-    counted = [each for each in found if each.used is not None]
-    peak = max(counted, key=lambda bar: (_ORDER[bar.level] if bar.level == "over" else 0, _percent(bar)), default=None)
-    level: Level = peak.level if peak is not None else "unknown" if found or error else "fine"
+        found = bars.standings(quota)
+    except (QuantityError, ValueError):
+        readable = False
+    counted = [each for each in found if each.level != "unknown"]
+    nearest = max(counted, key=lambda each: (each.level == "over", _percent(each)), default=None)
+    level: Level = nearest.level if nearest is not None else "unknown" if found or not readable else "fine"
     stale = tuple((each.name, each.last_report_time) for each in quota.status.seeds if each.state == "Stale")
     raised = conditions.status_of(quota.status.conditions, "Overridden")
     return Row(
         name=quota.metadata.name,
         kind=kind,
         subject=subject,
-        bars=found,
-        peak=peak,
+        quota=quota,
+        nearest=nearest,
         level=level,
         states=frozenset(_states(quota, found, level)),
         stale=stale,
         enforced=conditions.status_of(quota.status.conditions, "Enforced"),
         warns=quota.spec.get("enforcement") == "warn",
         raised_until=first_end(quota.status.overrides) if raised == "True" else "",
-        error=error,
     )
 
 
-def _percent(bar: Bar) -> int:
-    return bar.percent if bar.percent is not None else -1
+def _percent(standing: Standing) -> int:
+    return standing.percent if standing.percent is not None else -1
 
 
-def _states(quota: MasterQuota, found: Sequence[Bar], level: Level) -> Iterable[str]:
+def _states(quota: MasterQuota, found: Sequence[Standing], level: Level) -> Iterable[str]:
     """A quota that is full is near its limit, too."""
-    if level == "unknown" or any(bar.used is None for bar in found):
+    levels = {each.level for each in found}
+    if level == "unknown" or "unknown" in levels:
         yield "unknown"
-    levels = {bar.level for bar in found}
     yield from levels & {"over", "full", "near"}
     if levels & {"full", "over"}:
         yield "near"

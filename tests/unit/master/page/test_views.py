@@ -133,6 +133,34 @@ def rows(*found: Any) -> list[quotas.Row]:
     return [quotas.row(each) for each in found]
 
 
+def test_of_a_list_only_the_rows_that_are_shown_have_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    of_quota = bars.of_quota
+    monkeypatch.setattr(bars, "of_quota", lambda found: drawn.append(found.metadata.name) or of_quota(found))
+    found = rows(*(quota(f"q{number}", used={"cpu": str(number)}) for number in range(100)))
+    shown = overview.overview([], found, [], NOW).top
+    assert drawn == []
+    peaks = [row.peak for row in shown]
+    assert peaks[0] is not None and (peaks[0].name, peaks[0].percent) == ("cpu", 154)
+    assert len(shown) == len(drawn) == overview.TOP
+
+
+def test_a_row_and_its_bars_say_the_same_and_what_cannot_be_read_is_said() -> None:
+    for found in rows(
+        quota(hard={"cpu": "8", "memory": "1Gi", "pods": "0"}, used={"cpu": "7", "pods": "0"}), quota(used=None)
+    ):
+        assert [(each.name, each.level, each.percent) for each in bars.standings(found.quota)] == [
+            (bar.name, bar.level, bar.percent) for bar in found.bars
+        ]
+        assert not found.error
+    unreadable, odd_seed = (
+        quota(used={"cpu": "many"}),
+        quota(used={"cpu": "1"}, seeds=[{"name": "eu", "granted": {"cpu": "x"}}]),
+    )
+    assert quotas.row(unreadable).level == "unknown" and "many" in quotas.row(unreadable).error
+    assert quotas.row(odd_seed).peak is None and "x" in quotas.row(odd_seed).error
+
+
 async def test_a_row_is_made_again_only_when_its_quota_has_changed() -> None:
     kept, one, two = quotas.Rows(), quota("one", used={"cpu": "1"}), quota("two", used={"cpu": "1"})
     before = await kept.of([one, two])
@@ -152,7 +180,8 @@ async def test_while_thousands_of_rows_are_made_others_run() -> None:
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(others())
-    await quotas.Rows().of([quota(f"q{number}", used={"cpu": str(number)}) for number in range(2000)])
+    many = {f"x.io/{number}": str(number) for number in range(100)}
+    await quotas.Rows().of([quota(f"q{number}", many, many) for number in range(2000)])
     beside.cancel()
     assert turns > 5
 
