@@ -159,6 +159,17 @@ HIDDEN = (
     "/seeds/seed-1/yaml",
     "/settings",
     "/settings/default/yaml",
+    "/settings/project/edit",
+    "/seeds/seed-1/edit",
+    "/quotas/project-secret/edit",
+    "/quotas/project-secret/raise",
+    "/quotas/project-secret/fits",
+    "/quotas/project-secret/clusters",
+    "/quotas/project-secret/refusals",
+    "/projects/secret/fits",
+    "/projects/secret/machinetypes",
+    "/projects/secret/refusals",
+    "/organizations/globex/allocations",
 )
 
 
