@@ -38,6 +38,7 @@ FREED_DELAY = 0.02  # seconds from a deletion to its count: somebody may wait fo
 COUNT_DELAY = 0.25  # ... from a creation: it only moves use from reserved to counted, and may ride on an admission
 COUNT_AT_ONCE = 64  # changes that are not put off any longer: each write carries all reservations not counted yet
 CHECK_INTERVAL = 5.0  # ... between two looks for reservations without an object
+CHECKS = 64  # of accounts, at a time: each waits for its slowest source
 RETRY_DELAY = 1.0
 FAILED_DELAY = 15.0  # seconds after a count that failed in a way that nobody expected
 
@@ -71,6 +72,8 @@ class Counting:
         self._counted_in: dict[str, tuple[object, frozenset[tuple[str, str]]]] = {}
         self._asks: dict[str, asyncio.Task[None]] = {}  # by quota uid: for what rollouts lack
         self._wake = asyncio.Event()
+        self._checks: dict[str, asyncio.Task[None]] = {}  # by quota uid
+        self._turns = asyncio.Semaphore(CHECKS)
         self._removal = SourceRemoval(cluster, cluster_cache, registry, leader, find_hosted)
         self._collector = ReservationCollector(leader, sources, self.changed, in_flight_window=in_flight_window)
         self._blocks = BlockCollector(leader, leader.account_sources, in_flight_window=in_flight_window)
@@ -98,8 +101,8 @@ class Counting:
             stop()
             stop_account()
             stop_relabelled()
-            for asked in self._asks.values():
-                asked.cancel()
+            for task in (*self._asks.values(), *self._checks.values()):
+                task.cancel()
 
     def _quota_changed(self, name: str) -> None:
         """Counts the sources that the account of a new quota lacks, those of a project that joins an organization, and
@@ -282,19 +285,29 @@ class Counting:
         return counted
 
     async def _check(self) -> None:
+        """One check of each quota at a time: one whose sources answer slowly keeps none of the others waiting."""
         while True:
             await asyncio.sleep(min(CHECK_INTERVAL, self._window))
             alive: set[tuple[str, str]] = set()
+            self._checks = {uid: check for uid, check in self._checks.items() if not check.done()}
             for quota in list(self._quota_cache.all_quotas()):
-                handle = self._registry.get(quota)
+                handle, uid = self._registry.get(quota), quota.key.uid
                 account = handle.writer.account if handle is not None else None
                 if handle is None or account is None or account.epoch != self._accounts.term:
                     continue
-                alive.add((quota.key.uid, account.incarnation))
-                await self._check_one(handle, quota, account)
+                alive.add((uid, account.incarnation))
+                if uid not in self._checks:
+                    check = self._check_in_turn(handle, quota)
+                    self._checks[uid] = asyncio.create_task(check, name=f"evidence for {quota.name}")
             self._collector.keep(alive)
             self._blocks.keep(alive)
             self._accounts.forget_uncounted({uid for uid, _ in alive})
+
+    async def _check_in_turn(self, handle: AccountHandle, quota: Quota) -> None:
+        async with self._turns:
+            quota, account = self._quota_cache.latest(quota), handle.writer.account
+            if account is not None and account.epoch == self._accounts.term:
+                await self._check_one(handle, quota, account)
 
     async def _check_one(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
         with contained("evidence", quota.name):

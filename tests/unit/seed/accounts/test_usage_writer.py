@@ -377,6 +377,20 @@ async def test_a_source_that_answers_slowly_keeps_no_reservation_of_another(monk
         await eventually(lambda: not leader.world.account().reservations)
 
 
+async def test_a_source_that_answers_slowly_keeps_no_reservation_of_another_quota(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reservation_collector, "READ_SECONDS", 1000.0)
+    async with leading(monkeypatch) as leader:
+        leader.source.hangs = True
+        await reserve(leader.world, "a", "1")
+        await eventually(lambda: leader.source.reads == 1)
+        second = await leader.world.quota("second", limits="clusters=2", granted="clusters=2")
+        await second.writer.claim("never", Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=ONE))
+        await eventually(lambda: not leader.world.account("second").reservations)
+        assert (leader.source.reads, use(leader.world)) == (1, 1), "it is not asked again meanwhile"
+
+
 async def test_what_exists_but_is_not_seen_yet_is_kept(leader: Leading) -> None:
     await reserve(leader.world, "a")
     leader.source.generations["a-uid"] = 1
