@@ -31,7 +31,7 @@ Quantities = dict[str, str | int]
 _MOST_LINES = msgspec.Meta(max_length=32)  # of one list in a report
 
 
-class Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
+class Wire(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A part of an object; absent fields are empty, and empty fields are not written."""
 
 

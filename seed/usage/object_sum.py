@@ -14,7 +14,7 @@ from seed.usage.source import MAX_REMEMBERED
 from seed.usage.unadmitted import Unadmitted
 
 
-class Counted(msgspec.Struct, frozen=True):
+class Counted(msgspec.Struct, frozen=True, gc=False):
     """An object as it stands in the sum. One that uses nothing stands there, too. `place`: where it counts, for sums
     that tell places apart."""
 

@@ -17,7 +17,7 @@ def object_key(namespace: str, name: str) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
-class OwnerReference(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+class OwnerReference(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True, gc=False):
     api_version: str
     kind: str
     name: str
@@ -26,7 +26,7 @@ class OwnerReference(Struct, kw_only=True, frozen=True, rename="camel", omit_def
     block_owner_deletion: bool | None = None
 
 
-class ObjectMeta(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+class ObjectMeta(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """What we read of an object's metadata. Times are RFC 3339 text, as the API server sent them."""
 
     name: str = ""
@@ -47,11 +47,13 @@ class ObjectMeta(Struct, kw_only=True, frozen=True, rename="camel", omit_default
         return object_key(self.namespace, self.name)
 
 
-class Object(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True):
+class Object(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """Base of every typed object. Subclasses name only the fields that we read; others are ignored.
 
     Objects are shared by caches, hence frozen: change one with `msgspec.structs.replace`.
-    Subclasses inherit `rename` and `omit_defaults`, and say `frozen=True` again because type checkers ask for it.
+    Subclasses inherit `rename`, `omit_defaults` and `gc`, and say `frozen=True` again because type checkers ask for it.
+    `gc`: what was decoded has no cycles. There may be hundreds of thousands, and Python's garbage collector would look
+    at all of them in one piece.
     """
 
     metadata: ObjectMeta

@@ -21,9 +21,10 @@ from common.quota.object_names import GroupResource
 from common.runtime.pieces import in_pieces
 from common.runtime.waiting import within
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator
-from seed.kinds.namespaces.evaluators.object_count import NOT_READ, Numbered, NumberedMeta
+from seed.kinds.namespaces.evaluators.object_count import NOT_READ, Numbered, NumberedMeta, no_list
 from seed.kinds.namespaces.evaluators.pods import Pod, PodMeta
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota
+from seed.kinds.namespaces.evaluators.services import Service
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ _encoder = msgspec.msgpack.Encoder()
 class _CountedPodMeta(PodMeta, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}labels")
     annotations: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}annotations")
-    owner_references: list[OwnerReference] = msgspec.field(default_factory=list, name=f"{NOT_READ}ownerReferences")
+    owner_references: list[OwnerReference] = msgspec.field(default_factory=no_list, name=f"{NOT_READ}ownerReferences")
+    finalizers: list[str] = msgspec.field(default_factory=no_list, name=f"{NOT_READ}finalizers")
 
 
 class CountedPod(Pod, frozen=True, kw_only=True):
@@ -66,11 +68,20 @@ class CountedQuota(CoreQuota, frozen=True, kw_only=True):
     metadata: NumberedMeta
 
 
+class CountedService(Service, frozen=True, kw_only=True):
+    metadata: NumberedMeta
+
+
 class Unread(Object, frozen=True, kw_only=True):
     """Stands for an object that cannot be read: it is there, and what it uses is not known."""
 
 
-_TYPES: dict[type[Object], type[Object]] = {Object: Numbered, Pod: CountedPod, CoreQuota: CountedQuota}
+_TYPES: dict[type[Object], type[Object]] = {
+    Object: Numbered,
+    Pod: CountedPod,
+    CoreQuota: CountedQuota,
+    Service: CountedService,
+}
 
 
 class OtherVersion(NotFound):

@@ -18,7 +18,7 @@ from seed.kinds.namespaces.evaluators.namespaced import Counting
 CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     pass
 
 

@@ -37,8 +37,8 @@ _REQUIRED: Final = {
 that it does not repeat for other resources."""
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    pass
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    """Has tuples in place of lists: the garbage collector looks at each list, and of pods there may be very many."""
 
 
 class Requirements(_Part, frozen=True):
@@ -62,7 +62,7 @@ class _Any(_Part, frozen=True):
 
 
 class _AffinityTerm(_Part, frozen=True):
-    namespaces: list[str] = []
+    namespaces: tuple[str, ...] = ()
     namespace_selector: _Any | None = None  # {} picks all namespaces
 
     @property
@@ -75,8 +75,8 @@ class _WeightedTerm(_Part, frozen=True):
 
 
 class _AffinityTerms(_Part, frozen=True):
-    required_during_scheduling_ignored_during_execution: list[_AffinityTerm] = []
-    preferred_during_scheduling_ignored_during_execution: list[_WeightedTerm] = []
+    required_during_scheduling_ignored_during_execution: tuple[_AffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[_WeightedTerm, ...] = ()
 
     @property
     def crosses(self) -> bool:
@@ -91,8 +91,8 @@ class _Affinity(_Part, frozen=True):
 
 
 class PodSpec(_Part, frozen=True):
-    containers: list[Container] = []
-    init_containers: list[Container] = []
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
     resources: Requirements | None = None
     overhead: Quantities = {}
     active_deadline_seconds: int | None = None
@@ -115,11 +115,11 @@ class _Condition(_Part, frozen=True):
 class PodStatus(_Part, frozen=True):
     phase: str = ""
     qos_class: str = msgspec.field(name="qosClass", default="")
-    container_statuses: list[ContainerStatus] = []
-    init_container_statuses: list[ContainerStatus] = []
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
     resources: Requirements | None = None
     allocated_resources: Quantities = {}
-    conditions: list[_Condition] = []
+    conditions: tuple[_Condition, ...] = ()
 
 
 class PodMeta(ObjectMeta, frozen=True, kw_only=True):

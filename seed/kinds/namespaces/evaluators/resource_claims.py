@@ -18,7 +18,7 @@ MOST_DEVICES: Final = 32
 """That one request can be given (k8s.io/api/resource/v1, AllocationResultsMaxSize)."""
 
 
-class Devices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Devices(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """Devices of one class."""
 
     device_class_name: str = ""
@@ -37,14 +37,14 @@ class DeviceRequest(Devices, frozen=True, kw_only=True):
     """In v1beta1 the fields of `exactly` are its own."""
 
     exactly: Devices | None = None
-    first_available: list[Devices] = []
+    first_available: tuple[Devices, ...] = ()
 
 
-class _DeviceClaim(msgspec.Struct, frozen=True, kw_only=True):
-    requests: list[DeviceRequest] = []
+class _DeviceClaim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    requests: tuple[DeviceRequest, ...] = ()
 
 
-class ClaimSpec(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     devices: _DeviceClaim = _DeviceClaim()
 
 

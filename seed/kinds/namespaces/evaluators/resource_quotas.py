@@ -37,17 +37,17 @@ _OTHER: Final = "?"  # a scope that has no opposite
 _WHOLE: Final = ((TERMINATING, NOT_TERMINATING), (BEST_EFFORT, NOT_BEST_EFFORT))
 
 
-class ScopeSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    match_expressions: list[ScopeRequirement] = []
+class ScopeSelector(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+    match_expressions: tuple[ScopeRequirement, ...] = ()
 
 
-class CoreQuotaSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class CoreQuotaSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     hard: Quantities = {}
-    scopes: list[str] = []
+    scopes: tuple[str, ...] = ()
     scope_selector: ScopeSelector = ScopeSelector()
 
 
-class CoreQuotaStatus(msgspec.Struct, frozen=True, kw_only=True):
+class CoreQuotaStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     hard: Quantities = {}
     used: Quantities = {}
 

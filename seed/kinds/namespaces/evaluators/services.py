@@ -12,13 +12,13 @@ from common.quota.quantity import UNIT
 from seed.kinds.namespaces.evaluators.namespaced import Counting
 
 
-class _Port(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class _Port(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     node_port: int = 0
 
 
-class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ServiceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     type: str = ""
-    ports: list[_Port] = []
+    ports: tuple[_Port, ...] = ()
     allocate_load_balancer_node_ports: bool | None = None
 
 
