@@ -81,8 +81,7 @@ class QuotaNamespaces:
     @property
     def informers(self) -> list[KindInformer]:
         """Of its kinds. One that is missing has not been looked for yet."""
-        found = (self.informer(kind) for kind in self.kinds)
-        return [informer for informer in found if informer is not None]
+        return [found for kind in self.kinds if (found := self.informer(kind)) is not None]
 
     def informer(self, kind: GroupResource) -> KindInformer | None:
         return self.objects.informers.get(self.evaluators[kind])
@@ -386,10 +385,8 @@ class ClusterObjects:
         while True:
             self._sooner.clear()
             self.release_due()
-            wait = LONGEST_WAIT
-            if self._released:
-                wait = min(max(self._released[0][0] + AFTER - self._clock(), AFTER), LONGEST_WAIT)
-            await within(self._sooner, wait)
+            wait = self._released[0][0] + AFTER - self._clock() if self._released else LONGEST_WAIT
+            await within(self._sooner, min(max(wait, AFTER), LONGEST_WAIT))
 
     def release_due(self) -> None:
         while self._released and self._released[0][0] < self._clock():
