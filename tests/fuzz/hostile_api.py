@@ -1,6 +1,8 @@
 """A hostile API server, in a process of its own: a real one, whose answers it spoils. `Orders` as JSON on stdin.
 
-The n-th answer is spoilt by chance, from the seed and n. SIGUSR1 lets it begin: until then all answers are as they are.
+The n-th answer is spoilt by chance, from the seed and n. After a while it spoils none, and lists a world that is very
+large and valid instead of the real one (large_world.py), for as long; then all of that is gone again, and so on.
+SIGUSR1 lets it begin: until then all answers are as they are.
 """
 
 from __future__ import annotations
@@ -23,12 +25,17 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from tests.fuzz import large_world
+from tests.fuzz.large_world import Kind, World
+
 MEGABYTE = 2**20
 MOST = 12 * MEGABYTE  # bytes of one answer: more than is read
 PLAIN = 0.4  # of the answers, so that what comes after them is reached as well
 MEMORY = 8 * 1024 * MEGABYTE  # bytes, of this process: more would take them from the program that is tried
 FLOOD_SECONDS = 3.0
 CUT_SECONDS = 1.5
+SPOILING_SECONDS, LARGE_SECONDS = 15.0, 30.0
+BETWEEN_BURSTS = 0.2, 2.0  # seconds
 
 
 class Orders(msgspec.Struct):
@@ -41,6 +48,7 @@ class Orders(msgspec.Struct):
     upstream: str
     upstream_ca: str
     log: str
+    of_seed: bool  # else of a tenant
 
 
 class Asked(msgspec.Struct):
@@ -270,20 +278,36 @@ class Server:
         self._orders = orders
         self._upstream = upstream
         self._numbers = itertools.count(1)
-        self._begun = False
+        self._begun = asyncio.Event()
+        self._world: World | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._log = Path(orders.log).open("w", buffering=1)  # noqa: SIM115 (as long as the process)
 
-    async def cut(self) -> None:
+    async def run(self) -> None:
+        await self._begun.wait()
+        made = large_world.seed if self._orders.of_seed else large_world.tenant
+        for number in itertools.count(1):
+            await self._cut_for(SPOILING_SECONDS)
+            self._world = made(random.Random(f"{self._orders.seed}/{number}"))
+            self._log.write(f"0 a large world: {self._world} -\n")
+            self._cut()
+            await asyncio.sleep(LARGE_SECONDS)
+            self._world = None
+            self._cut()
+
+    async def _cut_for(self, seconds: float) -> None:
         """Connections end now and then: watches would hold them for a minute, and little would be asked."""
-        while True:
+        end = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < end:
             await asyncio.sleep(CUT_SECONDS)
-            if self._begun:
-                for writer in list(self._open):
-                    writer.transport.abort()
+            self._cut()
+
+    def _cut(self) -> None:
+        for writer in list(self._open):
+            writer.transport.abort()
 
     def begin(self) -> None:
-        self._begun = True
+        self._begun.set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
@@ -302,13 +326,36 @@ class Server:
         method, path, _ = first.split(" ")
         number = next(self._numbers)
         chance = random.Random(f"{self._orders.seed}/{number}")
-        how = chance.choice(SPOILS) if self._begun and chance.random() > PLAIN else None
-        self._log.write(f"{number} {method} {path[:120]} {how.__name__ if how is not None else '-'}\n")
-        async with self._upstream.request(method, self._orders.upstream + path, headers=headers, data=body) as real:
+        world = self._world
+        large = world.asked(method, path) if world is not None else None
+        spoils = self._begun.is_set() and world is None
+        how = chance.choice(SPOILS) if spoils and chance.random() > PLAIN else None
+        done = how.__name__ if how is not None else "large" if large is not None else "-"
+        self._log.write(f"{number} {method} {path[:120]} {done}\n")
+        if large is not None and large[1].keys() & {"watch", "continue"}:
+            await self._go_on(*large, Asked(200, b"", None, chance, writer))
+            return
+        url = self._orders.upstream + path
+        async with self._upstream.request(method, url, headers=headers, data=body or None) as real:
             watch = "watch=1" in path and real.status == 200
             lines = self._lines(real, chance, how is not None) if watch else None
             asked = Asked(real.status, b"" if watch else await real.read(), lines, chance, writer)
+            if large is not None and real.status == 200:
+                asked.body = large[0].page(large[1], asked.body, chance)
             await (how or Asked.plain)(asked)
+
+    async def _go_on(self, kind: Kind, query: dict[str, str], asked: Asked) -> None:
+        """The next page of a large list, or a watch of what it listed: the real API server knows neither."""
+        if "continue" in query:
+            await asked.plain(kind.page(query, b"{}", asked.chance))
+            return
+        world, loop = self._world, asyncio.get_running_loop()
+        end = loop.time() + float(query.get("timeoutSeconds", 60))
+        await asked.send(b"HTTP/1.1 200 x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while (left := end - loop.time()) > 0 and self._world is world:
+            await asyncio.sleep(min(asked.chance.uniform(*BETWEEN_BURSTS), left))
+            await asked.send(chunk(kind.burst(asked.chance)))
+        await asked.send(b"0\r\n\r\n")
 
     async def _lines(self, real: aiohttp.ClientResponse, chance: random.Random, spoilt: bool) -> AsyncIterator[bytes]:
         async for line in real.content:
@@ -329,7 +376,7 @@ async def main(orders: Orders) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, server.begin)
         serving = await asyncio.start_server(server.serve, "127.0.0.1", orders.port, ssl=tls)
         async with serving:
-            await server.cut()
+            await server.run()
 
 
 if __name__ == "__main__":

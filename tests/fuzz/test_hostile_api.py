@@ -33,6 +33,7 @@ from devcluster.controlplane import ApiServer
 from devcluster.install import GROUP_PATH, MASTER_USER, NAMESPACE, SEED_USER, Installation, Program
 from devcluster.network import free_port
 from devcluster.objects import API, CHARTS, quota, secret
+from devcluster.objects import named as named_object
 from devcluster.observe import percentile
 from tests.bench.storm import named, review
 from tests.fuzz.hostile_api import Orders
@@ -105,14 +106,14 @@ class Spoiler:
 
 
 @asynccontextmanager
-async def spoiling(real: ApiServer, user: str, directory: Path) -> AsyncIterator[Spoiler]:
+async def spoiling(real: ApiServer, user: str, directory: Path, *, of_seed: bool) -> AsyncIterator[Spoiler]:
     """The way to a real API server, as that user, by way of what spoils its answers. Nothing is spoilt yet."""
     serving = certificates.serving(HOSTILE, "127.0.0.1")
     files = directory / "hostile.crt", directory / "hostile.key"
     for file, content in zip(files, (serving.certificate, serving.key), strict=True):
         file.write_text(content)
     port, log = free_port(), directory / "answers.log"
-    orders = Orders(SEED, port, str(files[0]), str(files[1]), real.url, real.ca, str(log))
+    orders = Orders(SEED, port, str(files[0]), str(files[1]), real.url, real.ca, str(log), of_seed)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.fuzz.hostile_api", stdin=asyncio.subprocess.PIPE
     )
@@ -143,14 +144,17 @@ def reached(port: int, ca: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def hostile_tenant(installed: Installation, directory: Path) -> AsyncIterator[Spoiler]:
-    """One more user cluster. It is counted."""
+    """One more user cluster. Its Machines and what is in its namespaces are counted."""
+    subject = {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}
+    limits = dict.fromkeys(("pods", "requests.cpu", "services.nodeports", "count/configmaps"), "1000000")
+    await manifests.apply(installed.master, [named_object("ResourceQuota", "ann", subject=subject, quota=limits)])
     await installed.start_user_cluster(HOSTILE)
-    async with spoiling(installed._plane.cluster(HOSTILE), SEED_USER, directory) as spoiler:
+    async with spoiling(installed._plane.cluster(HOSTILE), SEED_USER, directory, of_seed=False) as spoiler:
         cluster = {
             "apiVersion": API,
             "kind": "UserCluster",
             "metadata": {"name": HOSTILE, "namespace": PROJECT},
-            "spec": {"project": PROJECT, "kubeconfigSecretRef": {"name": HOSTILE}},
+            "spec": {"project": PROJECT, "kubeconfigSecretRef": {"name": HOSTILE}, "namespaceQuotas": "Enabled"},
         }
         seed = installed.cluster("seed-1")
         await manifests.apply(seed, [secret(HOSTILE, PROJECT, spoiler.kubeconfig), cluster])
@@ -161,7 +165,7 @@ async def hostile_tenant(installed: Installation, directory: Path) -> AsyncItera
 @asynccontextmanager
 async def hostile_seed(installed: Installation, directory: Path) -> AsyncIterator[Spoiler]:
     """The master is connected to the second seed by another way than before."""
-    async with spoiling(installed.cluster(BAD_SEED), MASTER_USER, directory) as spoiler:
+    async with spoiling(installed.cluster(BAD_SEED), MASTER_USER, directory, of_seed=True) as spoiler:
         await manifests.apply(installed.master, [secret(BAD_SEED, NAMESPACE, spoiler.kubeconfig)])
 
         async def used() -> None:
