@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -38,6 +39,18 @@ async def test_limits_are_previewed_then_saved(place: Place, browser: Browser) -
         await window.page.get_by_role("button", name="Save").click()
         await window.page.wait_for_url(f"{place.url}/quotas/project-secret")
         assert await limits(place) == {"cpu": "9", "memory": "4Gi"}
+
+    async def written() -> None:
+        lines = place.installed.programs["seedquota-master"].log.read_text().splitlines()
+        audit = [json.loads(line) for line in lines if '"master.apiserver.audit"' in line]
+        last = [line for line in audit if line["path"] == EDIT][-1]
+        assert (last["user"], last["address"], last["status"]) == (
+            f"system:serviceaccount:default:{OPERATOR}", "127.0.0.1", 303,
+        )  # fmt: skip
+        limits_after = {"cpu": "9", "memory": "4Gi"}
+        assert last["changes"] == {"quota": "project-secret", "before": {"cpu": "7"}, "limits": limits_after}
+
+    await until(written, 15)
 
 
 async def test_an_edit_never_overwrites_another_one(place: Place, browser: Browser) -> None:

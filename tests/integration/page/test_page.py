@@ -37,7 +37,7 @@ VIEWS = {
     "/start": "Open a project",
 }
 MADE_OF_NO_OBJECT = ("/projects/alpha/machinetypes", "/decisions", "/start")
-WIDTHS = (360, 1280, 2560)
+WIDTHS = (360, 1280, 2560, 3840)
 FIRST_VIEW_BYTES = 150_000
 
 
