@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import msgspec
 
 from common.api import conditions
 from common.api.types import AccountWait, NamespaceLack, NamespaceUse, StaleSource
 from common.quota import resources
-from common.quota.account import Account
+from common.quota.account import Account, ReservationKey
 from common.quota.escrow import Report
 from common.quota.resources import ResourceList
 from seed.usage.source import KEPT_IN_PART, NOT_LISTED, Problem, UsageSource
 
 USE_INTERVAL = 0.05  # seconds between two publications of changed use
 BUSY_INTERVAL = 0.25  # ... under load: each costs two API servers as much as several Machines
-WRITES_OF_ONE = 2  # to the account, of one object: it is admitted, then counted
+CHANGES_OF_ONE = 2  # of an account, by one object: it is admitted, then counted
 QUIET_INTERVAL = 1.0  # ... of a change that moves no total
 
 MAX_NAMED = 32  # sources of each kind: what a status takes
@@ -62,22 +64,26 @@ class Sources(msgspec.Struct, frozen=True):
 
 class Published(msgspec.Struct, frozen=True):
     """What was reported to the master last, through which copy, and when (monotonic). The report is None while it
-    is not known whether it arrived. `pause`: seconds before changed use is reported again."""
+    is not known whether it arrived. `reserved`: for which objects something was. `pause`: seconds before changed use is
+    reported again."""
 
     copy_uid: str
     report: Report | None
     sources: Sources
     at: float
+    reserved: Set[ReservationKey] = frozenset()
     pause: float = USE_INTERVAL
 
 
-def pause_after(before: Published | None, said: Report, now: float) -> float:
-    """Of a publication at `now`: twice as long as the last if it follows that one at once, and several objects changed
-    meanwhile. Who creates one after the other waits for no pause."""
+def pause_after(before: Published | None, said: Report, reserved: Set[ReservationKey], now: float) -> float:
+    """Of a publication at `now`: twice as long as the last if several objects changed since then, which one write may
+    do. Who creates one after the other waits for no pause."""
     known = before.report if before is not None else None
-    if before is None or known is None or now - before.at >= 2 * before.pause:
+    if before is None or known is None or now - before.at >= 2 * BUSY_INTERVAL:
         return USE_INTERVAL
-    if said.sequence - known.sequence <= WRITES_OF_ONE:
+    if now - before.at < before.pause:
+        return before.pause  # it could not wait, so little has changed
+    if max(said.sequence - known.sequence, len(reserved ^ before.reserved)) <= CHANGES_OF_ONE:
         return USE_INTERVAL
     return min(2 * before.pause, BUSY_INTERVAL)
 

@@ -120,11 +120,12 @@ class Publisher:
             ),
             "localUsage": wire_quantities(resources.only(blocks.sure_use(account), quota.ceilings)),
         }
-        pause = pause_after(before, said, now)
-        self._published[quota.key.uid] = Published(quota.copy_uid, None, facts, now, pause)
+        reserved = account.reservations.keys()
+        pause = pause_after(before, said, reserved, now)
+        self._published[quota.key.uid] = Published(quota.copy_uid, None, facts, now, pause=pause)
         if not await self._apply(quota, status):
             return 1.0
-        self._published[quota.key.uid] = Published(quota.copy_uid, said, facts, now, pause)
+        self._published[quota.key.uid] = Published(quota.copy_uid, said, facts, now, reserved, pause)
         return look_again
 
     async def publish_at_once(self, quota: Quota, account: Account, sources: Iterable[UsageSource]) -> None:

@@ -16,9 +16,9 @@ from common.quota.account import Account, Ask
 from common.quota.escrow import Report
 from seed.accounts.publish import (
     BUSY_INTERVAL,
+    CHANGES_OF_ONE,
     QUIET_INTERVAL,
     USE_INTERVAL,
-    WRITES_OF_ONE,
     Published,
     Sources,
     pause_after,
@@ -56,30 +56,40 @@ def test_use_goes_soon_and_what_moves_no_total_later() -> None:
     assert after(changed(used={"cpu": 3}, reserved={"cpu": 1})) == QUIET_INTERVAL
 
 
-def published_again_and_again(writes: int) -> tuple[list[float], Published, float]:
-    """The pauses, the last publication and its time, where the account is written so often between two of them."""
+def published_again_and_again(writes: int, objects: int, late: float = 0.02) -> tuple[list[float], Published, float]:
+    """The pauses, the last publication and its time, where the account is written so often between two of them, and so
+    many objects are admitted. `late`: by how many seconds each comes later than it may."""
     published, now, pauses = BEFORE, 0.0, []
-    for _ in range(5):
-        now += published.pause + 0.02  # a write takes a moment
+    for turn in range(5):
+        now += published.pause + late
         assert published.report is not None
         said = msgspec.structs.replace(published.report, sequence=published.report.sequence + writes)
-        pause = pause_after(published, said, now)
-        published = Published("copy", said, Sources(), now, pause)
+        reserved = published.reserved | {("user-1", f"{turn}-{number}") for number in range(objects)}
+        pause = pause_after(published, said, reserved, now)
+        published = Published("copy", said, Sources(), now, reserved, pause)
         pauses.append(pause)
     return pauses, published, now
 
 
 def test_objects_that_are_created_one_after_the_other_are_each_reported_soon() -> None:
-    pauses, _, _ = published_again_and_again(WRITES_OF_ONE)
+    pauses, _, _ = published_again_and_again(CHANGES_OF_ONE, objects=1)
     assert pauses == [USE_INTERVAL] * 5
 
 
-def test_use_that_changes_without_a_pause_is_reported_less_often() -> None:
-    pauses, published, now = published_again_and_again(WRITES_OF_ONE + 1)
+@pytest.mark.parametrize("late", [0.02, 0.15])
+@pytest.mark.parametrize(("writes", "objects"), [(CHANGES_OF_ONE + 1, 1), (1, CHANGES_OF_ONE + 1)])
+def test_use_that_changes_without_a_pause_is_reported_less_often(writes: int, objects: int, late: float) -> None:
+    """Also where one write admits many, and where a slow API server makes all of it slower."""
+    pauses, published, now = published_again_and_again(writes, objects, late)
     assert pauses == [0.1, 0.2, BUSY_INTERVAL, BUSY_INTERVAL, BUSY_INTERVAL]
     assert publish_in(published, changed(used={"cpu": 5}), Sources(), SAID, now) == pytest.approx(BUSY_INTERVAL)
     assert publish_in(published, changed(nonce="n"), Sources(), SAID, now) == 0.0, "somebody waits for it"
-    assert pause_after(published, changed(), now + 2 * BUSY_INTERVAL) == USE_INTERVAL
+    assert pause_after(published, changed(), published.reserved, now + 2 * BUSY_INTERVAL) == USE_INTERVAL
+
+
+def test_what_somebody_waits_for_does_not_make_the_pause_shorter() -> None:
+    _, published, now = published_again_and_again(1, objects=48)
+    assert pause_after(published, changed(), published.reserved, now + 0.01) == BUSY_INTERVAL
 
 
 def test_what_an_account_waits_for_next_is_reported_when_it_is_quiet() -> None:
