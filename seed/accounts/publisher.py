@@ -36,7 +36,7 @@ from seed.accounts.publish import (
 from seed.accounts.waits import Waits
 from seed.cache.clusters import ClusterCache
 from seed.cache.replicas import FRESH
-from seed.model.quota import Quota
+from seed.model.quota import NAMESPACES, Quota
 from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource
 
@@ -220,7 +220,8 @@ class Publisher:
 
     def _entering(self, quota: Quota, account: Account, now: float) -> tuple[list[str], float | None]:
         """The sources in the part of its subject that the quota limits, that are not counted yet, or in which another
-        replica may have admitted by labels from before. And in how many seconds the next of these is over."""
+        replica may have admitted by labels, or for projects, from before. And in how many seconds the next of these is
+        over."""
         names: list[str] = []
         seconds: list[float] = []
         for key in self._cluster_cache.source_keys(quota) if quota.clusters is not None else ():
@@ -230,6 +231,13 @@ class Publisher:
                 names.append(f"{quota.shown(key)} (not counted yet)")
             elif left > 0:
                 names.append(f"{quota.shown(key)} (its labels have changed)")
+                seconds.append(left)
+        reassigned = self._cluster_cache.reassigned
+        covered = self._cluster_cache.covered(quota) if reassigned and quota.kind != NAMESPACES else ()
+        for cluster in reassigned.keys() & set(covered):
+            if (left := reassigned[cluster] + self._settling - now) > 0:
+                shown = quota.shown(SourceKey.of_namespaces(quota.key.uid, cluster))
+                names.append(f"{shown} (its namespaceProjects has changed)")
                 seconds.append(left)
         return names, min(seconds, default=None)
 

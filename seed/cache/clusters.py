@@ -60,6 +60,7 @@ class ClusterCache:
         self._participants_listeners: Listeners[[]] = Listeners()
         self._relabelled_listeners: Listeners[[str]] = Listeners()
         self._relabelled: dict[str, float] = {}  # by key: when that was seen (monotonic)
+        self.reassigned: dict[str, float] = {}  # ... that its namespaceProjects had changed
         self.hosted: dict[str, UserCluster] = {}  # by key, see `host`
         self._enforced: dict[str, bool] = {}  # see `tell_enforced`
         self._proven: dict[str, tuple[bool, tuple[str, int] | None]] = {}  # and for which spec, see `tell_proven`
@@ -275,7 +276,7 @@ class ClusterCache:
         if is_of_kubermatic(key):
             self._cluster_listeners.call(key)
         self._hosted_listeners.call(key)
-        self._look_at_labels(key, before, cluster)
+        self._look_at_changes(key, before, cluster)
 
     def count_clusters(self) -> int:
         """A UserCluster and the Cluster of Cluster API of its namespace, name and project are one."""
@@ -321,14 +322,18 @@ class ClusterCache:
             self._participants_listeners.call()
         if _unenforced(change.old) != _unenforced(change.new):
             self._enforced_listeners.call(consumer_of(cluster))
-        self._look_at_labels(cluster.metadata.key, change.old, change.new)
+        self._look_at_changes(cluster.metadata.key, change.old, change.new)
 
-    def _look_at_labels(self, key: str, before: UserCluster | None, after: UserCluster | None) -> None:
+    def _look_at_changes(self, key: str, before: UserCluster | None, after: UserCluster | None) -> None:
         if after is None:
             self._relabelled.pop(key, None)
-        elif before is not None and before.metadata.labels != after.metadata.labels:
-            self._relabelled[key] = time.monotonic()
-            self._relabelled_listeners.call(key)
+            self.reassigned.pop(key, None)
+        elif before is not None:
+            if is_shared(before) != is_shared(after):
+                self.reassigned[key] = time.monotonic()
+            if before.metadata.labels != after.metadata.labels:
+                self._relabelled[key] = time.monotonic()
+                self._relabelled_listeners.call(key)
 
     def relabelled_at(self, key: str) -> float | None:
         """When this replica saw its labels change last (monotonic)."""

@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 
 from common.api.labels import RELEASED_ANNOTATION, UID_LABEL
-from common.api.types import Project, ResourceQuota, UserCluster, WireGrant
+from common.api.types import Project, ResourceQuota, SecretRef, UserCluster, WireGrant
 from common.kube.client.api_client import Cluster
 from common.kube.controller.store import Change
 from common.quota import resources
@@ -92,11 +92,29 @@ class SeedWorld:
 
     def label(self, **labels: str) -> None:
         """The user cluster has these labels from now on."""
-        clusters = self.cluster_cache.user_clusters.store
-        before = clusters.get(f"{PROJECT}/c1")
-        assert before is not None
-        after = msgspec.structs.replace(before, metadata=msgspec.structs.replace(before.metadata, labels=labels))
-        clusters._set(f"{PROJECT}/c1", after)
+        before = self._user_cluster
+        self._becomes(msgspec.structs.replace(before, metadata=msgspec.structs.replace(before.metadata, labels=labels)))
+
+    def share(self, namespace_projects: str) -> None:
+        """The user cluster takes part in quotas of what is in namespaces, which are of these projects from now on."""
+        before, secret = self._user_cluster, SecretRef(name="kubeconfig")
+        spec = msgspec.structs.replace(
+            before.spec,
+            namespace_quotas="Enabled",
+            namespace_projects=namespace_projects,
+            kubeconfig_secret_ref=secret,
+        )
+        self._becomes(msgspec.structs.replace(before, spec=spec))
+
+    @property
+    def _user_cluster(self) -> UserCluster:
+        found = self.cluster_cache.user_clusters.store.get(f"{PROJECT}/c1")
+        assert found is not None
+        return found
+
+    def _becomes(self, after: UserCluster) -> None:
+        before = self._user_cluster
+        self.cluster_cache.user_clusters.store._set(f"{PROJECT}/c1", after)
         self.present[f"{PROJECT}/c1"] = after
         self.cluster_cache._cluster_changed(Change(before, after))
 

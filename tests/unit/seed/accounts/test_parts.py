@@ -19,6 +19,7 @@ from seed.admission.types import Request, Verdict
 from seed.cache import clusters
 from seed.cache.replicas import FRESH
 from seed.model.consumer import Consumer
+from seed.model.source_key import SourceKey
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_usage_writer import KEY, Leading, leading
 from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos
@@ -109,33 +110,71 @@ async def test_a_part_has_the_machines_of_its_clusters_and_nothing_that_is_in_no
     assert not world.cluster_cache.limited_on_seed(quota)
 
 
+class Published:
+    """What a leader publishes, on the test's clock."""
+
+    def __init__(self, world: SeedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.written: list[dict[str, Any]] = []
+        self._world = world
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        monkeypatch.setattr(publisher, "time", clock)
+        monkeypatch.setattr(clusters, "time", clock)
+        cluster = cast(Cluster, SimpleNamespace(apply=self._apply))
+        known = (1, dict[str, int]())
+        self._leader = Publisher(cluster, world.cluster_cache, lambda _quota: known, Waits(), in_flight_window=WINDOW)
+
+    async def _apply(self, _resource: object, body: dict[str, Any], **_how: object) -> None:
+        self.written.append(msgspec.to_builtins(body["status"]["account"]))
+
+    async def publish(self) -> float | None:
+        quota = self._world.quota_cache.quota("gpu")
+        assert quota is not None
+        return await self._leader.publish(quota, self._world.account("gpu"), [])
+
+    async def until_it_is_quiet(self) -> None:
+        while again := await self.publish():
+            self.now += again
+
+
 async def test_it_is_enforced_in_a_cluster_when_every_replica_knows_and_nothing_from_before_can_appear(
     world: SeedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, written = 100.0, list[dict[str, Any]]()
-    clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(publisher, "time", clock)
-    monkeypatch.setattr(clusters, "time", clock)
-
-    async def apply(_resource: object, body: dict[str, Any], **_how: object) -> None:
-        written.append(msgspec.to_builtins(body["status"]["account"]))
-
-    cluster = cast(Cluster, SimpleNamespace(apply=apply))
-    leader = Publisher(cluster, world.cluster_cache, lambda _quota: (1, {}), Waits(), in_flight_window=WINDOW)
+    leader = Published(world, monkeypatch)
+    written = leader.written
     handle = await world.quota("gpu", limits="cpu=16", granted="cpu=16", **OF_PROJECT)
-    quota = world.quota_cache.quota("gpu")
-    assert quota is not None
-    await leader.publish(quota, world.account("gpu"), [])
+    await leader.publish()
     assert "picked" not in written[-1] and "unenforced" not in written[-1]
     world.label(pool="gpu")
-    now += 1
-    await leader.publish(quota, world.account("gpu"), [])
+    leader.now += 1
+    await leader.publish()
     assert (written[-1]["picked"], written[-1]["unenforced"]) == (1, [f"{KEY} (not counted yet)"])
     await handle.writer.change(lambda account: (accounts.count(account, 1, KEY, nanos("cpu=8"), {}), None))
-    again = await leader.publish(quota, world.account("gpu"), [])
+    again = await leader.publish()
     assert written[-1]["unenforced"] == [f"{KEY} (its labels have changed)"]
     assert again is not None
-    now += again
-    while again := await leader.publish(quota, world.account("gpu"), []):
-        now += again
-    assert "unenforced" not in written[-1] and 100 + FRESH + WINDOW <= now < 110 + FRESH + WINDOW
+    leader.now += again
+    await leader.until_it_is_quiet()
+    assert "unenforced" not in written[-1] and 100 + FRESH + WINDOW <= leader.now < 110 + FRESH + WINDOW
+
+
+async def test_it_is_enforced_where_labels_say_whose_a_namespace_is_when_every_replica_knows_that(
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is behind charges the project of the cluster."""
+    leader = Published(world, monkeypatch)
+    await world.quota("gpu", limits="pods=16", granted="pods=16", subject={"kind": "project", "name": PROJECT})
+    quota = world.quota_cache.quota("gpu")
+    assert quota is not None
+    world.cluster_cache.tell_proven(SourceKey.of_namespaces(quota.key.uid, KEY), True)
+    world.share("FromCluster")
+    await leader.publish()
+    assert "unenforced" not in leader.written[-1]
+    world.share("FromLabel")
+    leader.now += 1
+    again = await leader.publish()
+    assert leader.written[-1]["unenforced"] == [f"namespaces of {KEY} (its namespaceProjects has changed)"]
+    assert again is not None
+    leader.now += again
+    await leader.until_it_is_quiet()
+    assert "unenforced" not in leader.written[-1] and leader.now >= 100 + FRESH + WINDOW
