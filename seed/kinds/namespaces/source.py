@@ -60,7 +60,8 @@ class NamespacedSource:
         self._partial = False  # `_counted` was never listed wholly
         self._lists_from = 0  # the moment after which its lists must begin: also those of kinds that it counts later
         self._listed_from = 0  # as was told last
-        self._nothing = ObjectTotals(Terms(limited=frozenset()))
+        self._terms = Terms(limited=frozenset())  # by which it is to be counted
+        self._nothing = ObjectTotals(self._terms)
 
     @property
     def totals(self) -> ObjectTotals:
@@ -102,8 +103,7 @@ class NamespacedSource:
     @property
     def _untold(self) -> frozenset[str]:
         """What the quota limits by now, and the sum does not tell yet."""
-        counted, latest = self._counted, self._next
-        return latest.terms.limited - counted.terms.limited if counted and latest else frozenset()
+        return self._terms.limited - self._counted.terms.limited if self._counted is not None else frozenset()
 
     def doubtful(self, since: float) -> frozenset[str] | None:
         counted = self._counted
@@ -142,7 +142,7 @@ class NamespacedSource:
 
     def want(self, quota: Quota, terms: Terms, selector: LabelSelector | None, objects: ClusterObjects | None) -> None:
         """Counts by these from now on, as soon as all that they need is listed. `objects`: of the connection."""
-        self._quota, self._selector, self._objects = quota, selector, objects
+        self._quota, self._terms, self._selector, self._objects = quota, terms, selector, objects
         latest = self._next or self._counted
         if objects is None:
             self._end_next()

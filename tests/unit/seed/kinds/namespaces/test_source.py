@@ -427,8 +427,9 @@ async def test_what_is_limited_anew_is_in_doubt_until_it_is_listed(found: Follow
     found.world.quota("all", selector={"matchLabels": ANN})
     await eventually(lambda: found.used() == {"pods": 1})
     source, names = found.source(), frozenset(BOTH)
-    source.want(source._quota, Terms(limited=names), source._selector, found.sources._objects[CLUSTER])
-    assert source.listed_from == 0 and source.doubtful(0) == names - {"pods"}
+    for objects in (found.sources._objects[CLUSTER], None):  # also once there is no connection any more
+        source.want(source._quota, Terms(limited=names), source._selector, objects)
+        assert source.listed_from == 0 and source.doubtful(0) == names - {"pods"}
 
 
 async def test_what_was_granted_once_is_counted_although_it_is_not_limited_now(found: Followed) -> None:
