@@ -28,6 +28,7 @@ from master.grants.overrides import shown_overrides
 from master.history.forecast import Point
 from master.history.refusals import Lately, Refusals
 from master.page.views import (
+    amounts,
     organization,
     overrides,
     overview,
@@ -246,7 +247,7 @@ class Pages:
         return Shown(
             "organization.html",
             name,
-            {"view": view},
+            {"view": view, "whole": amounts.whole},
             f"kubectl get allocations -n {namespace_of(name)}",
             f"GET /api/v1/organizations/{name}/quotas",
             f"/organizations/{name}/yaml",

@@ -15,7 +15,7 @@ from master.apiserver.decisions import Decision, Refusals
 from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME, PATTERNS
 from master.page.handlers import EVENTS, Asked, Shown, ask_of_quota, content_of
-from master.page.views import quota_clusters
+from master.page.views import amounts, quota_clusters
 
 PER_PAGE = "50"
 
@@ -39,7 +39,7 @@ class Lookups:
         return Shown(
             "allocations.html",
             f"Allocations of {name}",
-            {"name": name, "items": items, "query": query, "next": _next(answer, query)},
+            {"name": name, "items": items, "query": query, "next": _next(answer, query), "whole": amounts.whole},
             f"kubectl get alloc -n org-{name}",
             f"GET /api/v1/organizations/{name}/allocations",
             f"kubectl get alloc -n org-{name} -o yaml",

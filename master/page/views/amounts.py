@@ -32,6 +32,11 @@ def amount(name: str, nanos: int) -> Amount:
     return Amount(text, exact, approximate)
 
 
+def whole(name: str, number: int) -> Amount:
+    """Of what is counted in whole numbers: cores, bytes or pieces."""
+    return amount(name, number * UNIT)
+
+
 def percent(part: int, whole: int) -> int | None:
     """Rounded down, as the columns of a quota have it: 100% is full. None of nothing."""
     return part * 100 // whole if whole > 0 else None

@@ -20,7 +20,7 @@ VIEWS = {
     "/quotas": "project-alpha",
     "/quotas/project-alpha": "Limits project alpha",
     "/projects/alpha": "Project alpha",
-    "/organizations/acme": "Capacity",
+    "/organizations/acme": "128 Gi",
     "/seeds": "seed-1",
     "/seeds/seed-1": "Conditions",
     "/settings": "Default quota of projects",

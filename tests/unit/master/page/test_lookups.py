@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from common.server.access_reviews import User
+from master.apiserver.allocation_types import Allocation
 from master.apiserver.decisions import Decision, Refusals
 from master.apiserver.problem import ProblemError
 from master.page.handlers import Asked
@@ -42,6 +43,20 @@ async def test_without_a_decision_the_form_says_what_to_do_and_how_to_ask_elsewh
     text = html(shown)
     assert "kubectl seedquota explain DECISION" in text and "GET /api/v1/decisions/{decision}" in text
     assert ("eight letters" in text) == (id not in ("", ID)) and ("No agent keeps" in text) == (id == ID)
+
+
+async def test_allocations_are_listed_as_people_say_them_and_as_text() -> None:
+    one = {"type": "memory", "amount": (3 << 30) + 1, "committed": 3 << 30, "reserved": 1}
+    metadata = {"id": "1", "projectID": "alpha", "organizationID": "acme", "createdBy": EVIL, "creationTimestamp": EVIL}
+    given = {"metadata": {**metadata, "name": EVIL}, "spec": {"kind": EVIL, "id": EVIL, "resources": [one]}}
+    shown = await Lookups().allocations(
+        asking([msgspec.convert(given, Allocation)], "list_allocations", "acme", kind=EVIL)
+    )
+    text = html(shown)
+    assert "<span>3 Gi</span>" in text and ">1 B</span>" in text
+    assert shown.events.endswith("?organization=acme")
+    with_project = asking([], "list_allocations", "acme", projectID="alpha")
+    assert (await Lookups().allocations(with_project)).events == "", "that takes another right"
 
 
 async def test_refusals_are_listed_as_text() -> None:

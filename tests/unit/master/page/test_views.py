@@ -305,6 +305,7 @@ def test_an_organization_shows_what_is_unlimited_and_what_is_not_counted_as_that
     assert (clusters.level, clusters.allocated, clusters.free) == ("unknown", None, None)
     assert (gpus.capacity, gpus.percent, gpus.free) == (None, None, None)
     assert (servers.percent, servers.committed_share, servers.reserved_share) == (80, 50.0, 30.0)
+    assert (amounts.whole("memory", 128 << 30).text, amounts.whole("servers", 1200).text) == ("128 Gi", "1,200")
     view = organization.page("acme", "", [], shown, {"beta": {}, "alpha": {"servers": Use(5, 3)}}, {}, "v")
     assert [(line.project, line.uses) for line in view.projects] == [("alpha", (Use(5, 3),)), ("beta", (None,))]
 
