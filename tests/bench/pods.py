@@ -13,7 +13,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from statistics import mean
+from statistics import median
 
 import aiohttp
 
@@ -91,7 +91,7 @@ async def pods(seconds: float) -> Ratios:
                 for kind in TURNS:
                     rates[kind].append(await _line(bench, count, kind, [agent]))
             for kind in OURS:
-                rate, of_selector = mean(rates[kind]), mean(rates["selector"])
+                rate, of_selector = median(rates[kind]), median(rates["selector"])
                 print(f"{count:>11}  {kind:<8} to bare {rate / of_bare:.2f}, to selector {rate / of_selector:.2f}")
                 ratios.append((f"namespaces: {count}, {kind}", rate / of_bare))
     return Ratios("Pods a second, to a bare TLS webhook that allows everything", ratios)
