@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 PIECE_SECONDS = 0.005
+SHORTEST = 0.0005
 
 T = TypeVar("T")
 
@@ -25,16 +26,30 @@ class _OthersFirst:
         yield
 
 
+class _UnderWay:
+    number = 0
+
+
 async def in_pieces(items: Iterable[T]) -> AsyncIterator[T]:
-    """Each of them. Others run after each PIECE_SECONDS."""
-    until = time.monotonic() + PIECE_SECONDS
-    for item in items:
-        if (paused := time.monotonic()) >= until:
-            await _OthersFirst()
-            now = time.monotonic()
-            _of_others.set(_of_others.get() + now - paused)
-            until = now + PIECE_SECONDS
-        yield item
+    """Each of them. Others run after each PIECE_SECONDS, which all that is done in pieces at the time shares: a turn of
+    the event loop has a piece of each."""
+    _UnderWay.number += 1
+    try:
+        until = time.monotonic() + _piece()
+        for item in items:
+            if (paused := time.monotonic()) >= until:
+                await _OthersFirst()
+                now = time.monotonic()
+                _of_others.set(_of_others.get() + now - paused)
+                until = now + _piece()
+            yield item
+    finally:
+        _UnderWay.number -= 1
+
+
+def _piece() -> float:
+    """Seconds. Shorter ones would cost more than the work in them."""
+    return max(PIECE_SECONDS / _UnderWay.number, min(PIECE_SECONDS, SHORTEST))
 
 
 async def all_in_pieces(steps: Iterable[object]) -> None:
