@@ -250,7 +250,7 @@ async def besieged(
         f"{loud * 1000:.1f} ms in the worst 10 s; longest stall "
         f"{before.stall * 1000:.0f} ms before, {stall * 1000:.0f} ms in all, {busiest * 1000:.0f} ms of CPU time; "
         f"memory {before.memory / 2**20:.0f} MiB before, {most / 2**20:.0f} MiB at most; "
-        f"{spoilt} answers were spoilt, see {spoiler.log}"
+        f"{spoilt} answers were spoilt or large, see {spoiler.log}"
     )
     assert loud <= 3 * max(quiet, NOISE_SECONDS)
     assert stall <= max(STALL, 2 * before.stall)
