@@ -339,6 +339,17 @@ def test_what_a_namespace_had_that_leaves_is_freed_in_pieces() -> None:
     assert len(totals) == pods
 
 
+def test_what_comes_in_again_is_not_gone_before_it_is_counted() -> None:
+    """An update of it may have been admitted meanwhile: a count must not drop what that reserved."""
+    machine = a_namespace_comes_in()
+    machine.what_enters_comes_in_a_little(50)
+    totals, uids = machine.counting["ann"].totals, [pod.metadata.uid for pod in machine.objects.values()]
+    machine.namespace_is("a", {})
+    machine.namespace_is("a", {"owner": "ann"})
+    assert len(totals) == 0 and totals.gone(uids) == set()
+    machine.teardown()
+
+
 def test_while_a_namespace_comes_in_the_lists_are_those_before() -> None:
     """A count that needs later ones waits for it."""
     machine = a_namespace_comes_in()

@@ -302,6 +302,7 @@ class ClusterObjects:
         counting.selected.add(namespace)
         number = sum(len(informer.objects(namespace)) for informer in counting.informers)
         if number > most:
+            counting.totals.enters()
             self._entering.begin(counting, namespace, listed_from)
             return 0
         for evaluator, subject in self._subjects(counting, namespace):

@@ -68,6 +68,10 @@ class ObjectTotals(ObjectSum[Counted]):
                 del self._uids[gone.place]
         return freed
 
+    def enters(self) -> None:
+        """A namespace is about to come in piece by piece. What left with it is there again, though not counted yet."""
+        self._gone.clear()
+
     def leave(self, namespace: str) -> None:
         """The namespace is not counted any more, with all that it has. `forget_left` is for what stood there."""
         add(self.used, self.by_namespace.pop(namespace, {}), -1)
