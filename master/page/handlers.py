@@ -160,6 +160,7 @@ class Pages:
         self._visibility = Visibility(caches, rights)
         self._clock = clock
         self._rows = quotas.Rows()
+        caches.listen(self._rows.changed)
 
     async def overview(self, asked: Asked) -> Shown:
         may_quotas, may_seeds = [await self._rights.has(asked.user, each) for each in (LIST_QUOTAS, _LIST_SEEDS)]

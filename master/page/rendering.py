@@ -27,7 +27,8 @@ HEADERS: Mapping[str, str] = {
 
 
 class Renderer:
-    """`prefix`: of all addresses, where the page is reached below a path."""
+    """`prefix`: of all addresses, where the page is reached below a path. All templates are compiled at once, so that
+    no view waits for that."""
 
     def __init__(self, prefix: str = "") -> None:
         self._environment = Environment(
@@ -40,6 +41,8 @@ class Renderer:
         )
         self._environment.globals["prefix"] = prefix
         self._environment.globals["asset"] = {name: prefix + asset.path for name, asset in assets().items()}
+        for template in self._environment.list_templates():
+            self._environment.get_template(template)
 
     def html(self, template: str, **values: object) -> str:
         return self._environment.get_template(template).render(values)

@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
+from common.kube.client.meta import Object
+from common.kube.controller.store import Change
 from common.quota.quantity import QuantityError
 from common.runtime.pieces import in_pieces
 from master.cache.informers import subject_of
@@ -70,10 +72,17 @@ class Row:
 
 
 class Rows:
-    """One row for each quota, made again only when the quota has changed: there may be ten thousand."""
+    """One row for each quota, made again only when the quota has changed: there may be ten thousand. `changed` is for
+    `Caches.listen`: who looks first does not wait for all of them."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[MasterQuota, Row]] = {}
+
+    def changed(self, _plural: str, change: Change[Object]) -> None:
+        if isinstance(change.new, MasterQuota):
+            self._of(change.new)
+        elif isinstance(change.old, MasterQuota):
+            self._rows.pop(change.old.metadata.name, None)
 
     async def of(self, quotas: Sequence[MasterQuota]) -> list[Row]:
         """Others run in between."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -101,10 +102,15 @@ class Api:
         return html(await fitting.form(kind, Asked(User(username="ann"), self, {"name": name}, asked, sent)))
 
 
+@cache
+def _renderer() -> Renderer:
+    return Renderer()
+
+
 def html(shown: Shown) -> str:
     usual = {"viewer": Viewer("ann", "c", ""), "title": shown.title, "here": "/", "active": "/projects", "about": ""}
     values = {**usual, "events": "", "version": "1", "command": shown.command, "call": shown.call, "yaml": ""}
-    text = Renderer().html(shown.template, **values, **shown.values)
+    text = _renderer().html(shown.template, **values, **shown.values)
     assert EVIL not in text, "whatever is written is escaped"
     return " ".join(text.split())
 
