@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from common.quota import fencing
 from common.quota.account import Account, StaleEpochError
 from seed.accounts.registry import AccountHandle
 from seed.accounts.source_count import UncountableError
@@ -17,6 +18,13 @@ log = logging.getLogger(__name__)
 
 class NotOpenError(Exception):
     """The account waits for the master since it was made, or was closed and is counted when it opens again."""
+
+
+def check_opened(account: Account) -> None:
+    """Raises NotOpenError. An account that was never open is counted when it opens: use in it looks like a life that
+    was lost. So is one that was closed: use in it looks like one that forgot nothing."""
+    if account.fenced and (not account.granted or fencing.is_closed(account)):
+        raise NotOpenError
 
 
 async def write(handle: AccountHandle, quota: Quota, change: Callable[[Account], tuple[Account, None]]) -> bool:

@@ -15,7 +15,7 @@ from common.quota import account as accounts
 from common.quota.account import Account, Reservation, ReservationKey
 from common.runtime.unexpected import contained
 from seed.accounts import reservation_gc
-from seed.accounts.account_write import write
+from seed.accounts.account_write import check_opened, write
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle
 from seed.accounts.reservation_gc import Entry, Finding
@@ -97,6 +97,7 @@ class ReservationCollector:
             self._changed(source, True)
 
         def released(present: Account) -> tuple[Account, None]:
+            check_opened(present)
             for source in concluded.recount:
                 present = self._accounts.counted(present, source, quota)
             still = {key for key in held_back if all(each in present.reservations for each, _ in missed[key])}

@@ -13,13 +13,13 @@ from common.api.catalogue import Catalogue
 from common.api.types import UserCluster
 from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
-from common.quota import blocks, fencing, resources, surge_loans
+from common.quota import blocks, resources, surge_loans
 from common.quota.account import Account, AccountKey
 from common.quota.resources import ResourceList
 from common.runtime import unexpected
 from common.runtime.unexpected import contained
 from common.runtime.waiting import within
-from seed.accounts.account_write import NotOpenError, write
+from seed.accounts.account_write import check_opened, write
 from seed.accounts.block_collector import Block, BlockCollector
 from seed.accounts.controller import Accounts
 from seed.accounts.registry import AccountHandle, AccountRegistry
@@ -269,13 +269,10 @@ class Counting:
         )
 
     def _counted(self, source: UsageSource, quota: Quota) -> Callable[[Account], tuple[Account, None]]:
-        """An account that was never open is counted when it opens: use in it looks like a life that was lost. So is one
-        that was closed: use in it looks like one that forgot nothing. But what it opens with may be older than this
-        change, so that has to come again."""
+        """What an account opens with may be older than this change, so that has to come again."""
 
         def counted(account: Account) -> tuple[Account, None]:
-            if account.fenced and (not account.granted or fencing.is_closed(account)):
-                raise NotOpenError
+            check_opened(account)
             after, unadmitted = self._accounts.counted(account, source, quota), source.totals.unadmitted
             if unadmitted is not None and unadmitted.waiting and blocks.owners(account):
                 # Written in any case: what the account shows then is no older than the objects that wait.

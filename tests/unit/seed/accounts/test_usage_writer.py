@@ -1125,6 +1125,25 @@ async def test_an_account_that_was_closed_is_not_counted_before_it_opens(hand: H
     assert KEY in hand.leader.counting._due
 
 
+async def test_an_account_that_closes_while_its_evidence_is_read_is_not_counted(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above: the object is there without the update that was reserved, so its source is to be counted."""
+    hand.leader.there("a")
+    await reserve(hand.world, "a", "2", generation=2)
+    await hand.look()
+    opened = hand.world.account()
+    grant = Grant(incarnation=opened.master, account=opened.incarnation, granted=opened.granted)
+
+    async def closing(_name: str, uid: str) -> Generation:
+        await hand.handle.writer.change(lambda account: (fencing.close(account, account.epoch, grant, "nonce"), None))
+        return hand.source.generations[uid]
+
+    monkeypatch.setattr(hand.source, "generation", closing)
+    await hand.look(after=66)
+    assert fencing.is_closed(hand.world.account())
+
+
 async def test_an_account_that_never_opened_is_not_counted(leader: Leading) -> None:
     """Else the master covers what it uses, and what it holds looks like a ledger that was lost."""
     fresh = Account(incarnation="fresh", nonce="n", epoch=1)
