@@ -55,13 +55,13 @@ class SourceRemoval:
     def _forgetting(
         self, quota: Quota, key: SourceKey, known: Mapping[str, Reservation]
     ) -> Callable[[Account], tuple[Account, None]]:
-        """The proof is about the source as it was. It may belong to the quota again: then the leader may have counted
-        it since, or a replica, which may know that sooner, may have admitted something."""
+        """The proof is about the source, and the quota, as they were. It may belong to the quota again: then the leader
+        may have counted it since, or a replica, which may know that sooner, may have admitted something."""
         term = self._accounts.term
 
         def change(account: Account) -> tuple[Account, None]:
             news = any(known.get(uid) != kept for uid, kept in accounts.of_source(account, key).items())
-            if news or key in self._registry.source_keys(quota):
+            if news or key in self._registry.source_keys(self._registry.quota_cache.latest(quota)):
                 return account, None
             log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
             return accounts.forget_source(account, term, key.text), None

@@ -158,6 +158,25 @@ async def test_a_cluster_that_is_back_when_the_account_is_written_stays_in_it(wo
     assert accounts.use(world.account()) == (nanos("cpu=4") if back else {})
 
 
+async def test_a_cluster_that_the_quota_picks_again_meanwhile_stays_in_its_account(world: SeedWorld) -> None:
+    """The quota was edited while its cluster was read, and what is there was counted by the edited one."""
+    world.cluster_cache.user_clusters.store._set(C1, cluster(tier="dev"))
+    subject = {"kind": "project", "name": "alpha"}
+    dev = {"matchLabels": {"tier": "dev"}}
+    handle = await world.quota(limits="cpu=8", granted="cpu=8", used="cpu=3", subject={**subject, "clusters": PROD})
+    quota = world.quota_cache.quota(handle.key.name)
+    assert quota is not None
+    copy = world.copies[handle.key.name]
+    spec = {**msgspec.to_builtins(copy.spec), "subject": {**subject, "clusters": dev}}
+    edited = msgspec.structs.replace(copy, spec=msgspec.convert(spec, type(copy.spec)))
+    reading = cast(Cluster, Seed(cluster(tier="dev"), lambda: world._put(edited)))
+    leader = cast(Accounts, SimpleNamespace(term=1))
+    await SourceRemoval(reading, world.cluster_cache, world.registry, leader, None).forget(
+        handle, quota, world.account()
+    )
+    assert accounts.use(world.account()) == nanos("cpu=3")
+
+
 @pytest.mark.parametrize("reserved", [False, True])
 async def test_a_source_without_use_is_forgotten_unless_something_is_reserved_in_it(
     world: SeedWorld, reserved: bool
