@@ -124,7 +124,7 @@ def _following(quota: MasterQuota, kind: Kind, subject: Object, default: Default
     metadata = msgspec.structs.replace(
         before,
         annotations={**before.annotations, WRITTEN_ANNOTATION: fingerprint},
-        owner_references=[*_other_owners(quota), _owner(kind, subject)],
+        owner_references=(*_other_owners(quota), _owner(kind, subject)),
     )
     same = _fingerprint(msgspec.convert(quota.spec, ResourceQuotaSpec)) == fingerprint
     return msgspec.structs.replace(
@@ -149,9 +149,10 @@ def _owner(kind: Kind, subject: Object) -> OwnerReference:
     return OwnerReference(api_version=API_VERSION, kind=kind.capitalize(), name=metadata.name, uid=metadata.uid)
 
 
-def _other_owners(quota: MasterQuota) -> list[OwnerReference]:
+def _other_owners(quota: MasterQuota) -> tuple[OwnerReference, ...]:
     ours = {(API_VERSION, "Project"), (API_VERSION, "Organization")}
-    return [owner for owner in quota.metadata.owner_references if (owner.api_version, owner.kind) not in ours]
+    owners = quota.metadata.owner_references
+    return tuple(owner for owner in owners if (owner.api_version, owner.kind) not in ours)
 
 
 def _says(default: DefaultQuota) -> dict[str, object]:

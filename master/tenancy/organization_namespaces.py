@@ -109,7 +109,7 @@ class OrganizationNamespaces:
             except AlreadyExists:
                 there = await self._cluster.find(NAMESPACES, name)
         found = judge(organization, there)
-        if found.name and there is not None and there.metadata.owner_references != [owner(organization)]:
+        if found.name and there is not None and there.metadata.owner_references != (owner(organization),):
             await self._own(organization, there)
         return found
 
@@ -132,7 +132,7 @@ def owner(organization: Named) -> OwnerReference:
 def wanted(organization: Named) -> Object:
     name = organization.metadata.name
     labels = {MANAGED_BY_LABEL: "seedquota", ORGANIZATION_LABEL: name}
-    return Object(metadata=ObjectMeta(name=PREFIX + name, labels=labels, owner_references=[owner(organization)]))
+    return Object(metadata=ObjectMeta(name=PREFIX + name, labels=labels, owner_references=(owner(organization),)))
 
 
 def judge(organization: Named, there: Object | None) -> OrganizationNamespace:

@@ -171,13 +171,13 @@ class QuotaAllocations:
 
     async def _own(self, allocation: QuotaAllocation, quota: MasterQuota) -> None:
         """It is from a backup, which does not say what it was made of."""
-        metadata = replace(quota.metadata, owner_references=[_owner(allocation)])
+        metadata = replace(quota.metadata, owner_references=(_owner(allocation),))
         await self._cluster.replace(MASTER_QUOTAS, replace(quota, metadata=metadata))
         log.info("quota of an allocation taken over", extra={"quota": quota.metadata.name})
 
     async def _make(self, allocation: QuotaAllocation) -> float | None:
         made = MasterQuota(
-            metadata=ObjectMeta(name=quota_name(allocation.metadata.name), owner_references=[_owner(allocation)]),
+            metadata=ObjectMeta(name=quota_name(allocation.metadata.name), owner_references=(_owner(allocation),)),
             spec=desired_spec(allocation),
         )
         try:

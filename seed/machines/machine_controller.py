@@ -77,8 +77,9 @@ def _shared_text(text: str) -> str:
 def _trim(metadata: ObjectMeta) -> None:
     """Machines are kept by the thousand, and an API server bounds each of them by a megabyte only."""
     if max(len(metadata.labels), len(metadata.owner_references), len(metadata.finalizers)) > MAX_NAMES:
-        for named in (metadata.labels, metadata.owner_references, metadata.finalizers):
-            named.clear()
+        metadata.labels.clear()
+        for name in ("owner_references", "finalizers"):
+            msgspec.structs.force_setattr(metadata, name, ())
     annotations = metadata.annotations
     if sum(map(len, annotations)) + sum(map(len, annotations.values())) > MAX_ANNOTATIONS:
         stamp = annotations.get(FOOTPRINT_ANNOTATION)

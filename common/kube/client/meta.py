@@ -27,7 +27,10 @@ class OwnerReference(Struct, kw_only=True, frozen=True, rename="camel", omit_def
 
 
 class ObjectMeta(Struct, kw_only=True, frozen=True, rename="camel", omit_defaults=True, gc=False):
-    """What we read of an object's metadata. Times are RFC 3339 text, as the API server sent them."""
+    """What we read of an object's metadata. Times are RFC 3339 text, as the API server sent them.
+
+    Tuples: the garbage collector would look at each list for as long as the object is kept (see `Object`).
+    """
 
     name: str = ""
     namespace: str = ""
@@ -39,8 +42,8 @@ class ObjectMeta(Struct, kw_only=True, frozen=True, rename="camel", omit_default
     annotations: dict[str, str] = {}
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    owner_references: list[OwnerReference] = []
-    finalizers: list[str] = []
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:

@@ -42,7 +42,7 @@ from common.runtime.unexpected import kept_task
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import FRESH
-from seed.kinds.namespaces.evaluators.object_count import NOT_READ, no_list
+from seed.kinds.namespaces.evaluators.object_count import NOT_READ
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.model.selected_namespaces import EVERY, ByLabel, picks
@@ -61,8 +61,8 @@ class LabelledMeta(ObjectMeta, frozen=True, kw_only=True):
     """Without what may be long and nobody needs."""
 
     annotations: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}annotations")
-    owner_references: list[OwnerReference] = msgspec.field(default_factory=no_list, name=f"{NOT_READ}ownerReferences")
-    finalizers: list[str] = msgspec.field(default_factory=no_list, name=f"{NOT_READ}finalizers")
+    owner_references: tuple[OwnerReference, ...] = msgspec.field(default=(), name=f"{NOT_READ}ownerReferences")
+    finalizers: tuple[str, ...] = msgspec.field(default=(), name=f"{NOT_READ}finalizers")
 
 
 class Namespace(Object, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from common.quota.object_names import GroupResource
 from common.runtime.pieces import in_pieces
 from common.runtime.waiting import within
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator
-from seed.kinds.namespaces.evaluators.object_count import NOT_READ, Numbered, NumberedMeta, no_list
+from seed.kinds.namespaces.evaluators.object_count import NOT_READ, Numbered, NumberedMeta
 from seed.kinds.namespaces.evaluators.pods import Pod, PodMeta
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota
 from seed.kinds.namespaces.evaluators.services import Service
@@ -54,8 +54,8 @@ _encoder = msgspec.msgpack.Encoder()
 class _CountedPodMeta(PodMeta, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}labels")
     annotations: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}annotations")
-    owner_references: list[OwnerReference] = msgspec.field(default_factory=no_list, name=f"{NOT_READ}ownerReferences")
-    finalizers: list[str] = msgspec.field(default_factory=no_list, name=f"{NOT_READ}finalizers")
+    owner_references: tuple[OwnerReference, ...] = msgspec.field(default=(), name=f"{NOT_READ}ownerReferences")
+    finalizers: tuple[str, ...] = msgspec.field(default=(), name=f"{NOT_READ}finalizers")
 
 
 class CountedPod(Pod, frozen=True, kw_only=True):

@@ -43,7 +43,7 @@ def test_a_quota_that_is_made_of_an_allocation_is_shown_by_its_name_and_only_if_
     )
     made = [
         msgspec.structs.replace(ANN, metadata=ObjectMeta(name="allocation.ann", owner_references=owners))
-        for owners in ([owner], [])
+        for owners in ((owner,), ())
     ]
     lines = top.table([figures.of_quota(each) for each in made], NOW, None, wide=False).splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["sqa/ann", "allocation.ann"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -13,12 +13,6 @@ from common.quota.quantity import UNIT
 from seed.kinds.namespaces.evaluators.namespaced import CREATE, Counting
 
 NOT_READ: Final = "-"  # no field of an object has this name
-_NO_LIST: Final[list[Any]] = []
-
-
-def no_list() -> list[Any]:
-    """The same one for all, since nobody changes it. Each has a price: see `Object`."""
-    return _NO_LIST
 
 
 class NumberedMeta(ObjectMeta, frozen=True, kw_only=True):
@@ -26,8 +20,8 @@ class NumberedMeta(ObjectMeta, frozen=True, kw_only=True):
 
     labels: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}labels")
     annotations: dict[str, str] = msgspec.field(default_factory=dict, name=f"{NOT_READ}annotations")
-    owner_references: list[OwnerReference] = msgspec.field(default_factory=no_list, name=f"{NOT_READ}ownerReferences")
-    finalizers: list[str] = msgspec.field(default_factory=no_list, name=f"{NOT_READ}finalizers")
+    owner_references: tuple[OwnerReference, ...] = msgspec.field(default=(), name=f"{NOT_READ}ownerReferences")
+    finalizers: tuple[str, ...] = msgspec.field(default=(), name=f"{NOT_READ}finalizers")
 
 
 class Numbered(Object, frozen=True, kw_only=True):

@@ -70,7 +70,7 @@ def test_a_project_without_a_quota_gets_one_that_goes_with_it() -> None:
     assert quota.metadata.name == "project-alpha"
     assert quota.metadata.labels == {DEFAULT_LABEL: "true"}
     owner = OwnerReference(api_version="seedquota.io/v1alpha1", kind="Project", name="alpha", uid=ALPHA.metadata.uid)
-    assert quota.metadata.owner_references == [owner]
+    assert quota.metadata.owner_references == (owner,)
     assert quota.spec == {
         "subject": {"kind": "project", "name": "alpha"},
         "quota": {"cpu": "16", "memory": "64Gi"},
@@ -170,7 +170,7 @@ def test_without_its_label_it_is_the_projects_own_and_no_default_any_more() -> N
     (after,) = decided(changed(made(), labels={"team": "a"})).replace
     assert after.metadata.labels == {"team": "a"}
     assert WRITTEN_ANNOTATION not in after.metadata.annotations
-    assert after.metadata.owner_references == []
+    assert after.metadata.owner_references == ()
     assert decided(after) == NOTHING
 
 
@@ -202,7 +202,7 @@ def test_a_project_made_again_owns_the_quota_that_was_left() -> None:
 
 def test_owners_that_somebody_else_added_stay() -> None:
     bundle = OwnerReference(api_version="example.com/v1", kind="Bundle", name="b", uid="b")
-    quota = changed(made(), owner_references=[bundle])
+    quota = changed(made(), owner_references=(bundle,))
     (after,) = decided(quota).replace
     assert [owner.kind for owner in after.metadata.owner_references] == ["Bundle", "Project"]
 

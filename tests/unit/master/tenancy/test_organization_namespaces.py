@@ -72,14 +72,15 @@ async def test_it_is_made_with_its_label_and_owned_by_its_organization() -> None
     found, again = await master.look()
     assert (said(found), again, master.changed) == (("org-acme", "Made"), None, ["acme"])
     assert master.there is not None
-    assert (master.there.metadata.name, master.there.metadata.owner_references) == ("org-acme", [owner(organization())])
+    made = master.there.metadata
+    assert (made.name, made.owner_references) == ("org-acme", (owner(organization()),))
     assert LABELS.items() <= master.there.metadata.labels.items()
     await master.look()
     assert master.changed == ["acme"] and master.patched == [], "nothing is new"
 
 
-@pytest.mark.parametrize("owners", [[], [OLD_OWNER]])
-async def test_one_with_the_label_is_taken_over_from_whoever_owned_it(owners: list[OwnerReference]) -> None:
+@pytest.mark.parametrize("owners", [(), (OLD_OWNER,)])
+async def test_one_with_the_label_is_taken_over_from_whoever_owned_it(owners: tuple[OwnerReference, ...]) -> None:
     master = Master(namespace(labels=LABELS, owner_references=owners))
     found, _ = await master.look()
     assert said(found) == ("org-acme", "Made")
@@ -91,7 +92,7 @@ async def test_one_without_the_label_is_not_touched_and_looked_at_again(labels: 
     master = Master(namespace(labels=labels))
     found, again = await master.look()
     assert (said(found), again, master.patched) == (("", "NotOurs"), LOOK_AGAIN, [])
-    master.there = namespace(labels=LABELS, owner_references=[owner(organization())])
+    master.there = namespace(labels=LABELS, owner_references=(owner(organization()),))
     found, again = await master.look()
     assert (said(found), again, master.changed) == (("org-acme", "Made"), None, ["acme", "acme"])
 

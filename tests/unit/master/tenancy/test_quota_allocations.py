@@ -192,7 +192,7 @@ async def test_a_quota_of_somebody_else_is_left_alone_and_the_allocation_says_so
 async def test_a_quota_from_a_backup_is_taken_over_if_it_says_what_the_allocation_asks_for(master: Master) -> None:
     """A backup has no owners: they are uids of the cluster that it was made in."""
     assert master.quota is not None
-    restored = msgspec.structs.replace(master.quota.metadata, owner_references=[])
+    restored = msgspec.structs.replace(master.quota.metadata, owner_references=())
     master.put("resourcequotas", msgspec.structs.replace(master.quota, metadata=restored))
     await master.look()
     assert [owner.uid for owner in master.quota.metadata.owner_references] == ["ann-uid"]

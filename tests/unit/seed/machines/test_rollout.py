@@ -15,7 +15,7 @@ SIZE = {"cpu": 4, "memory": 8}
 def owned(uid: str, kind: str, by: str, *, going: bool = False, controller: bool = True) -> ObjectMeta:
     reference = OwnerReference(api_version="cluster.k8s.io/v1alpha1", kind=kind, name=by, uid=by, controller=controller)
     return ObjectMeta(
-        name=uid, namespace="k", uid=uid, owner_references=[reference], deletion_timestamp="now" if going else None
+        name=uid, namespace="k", uid=uid, owner_references=(reference,), deletion_timestamp="now" if going else None
     )
 
 

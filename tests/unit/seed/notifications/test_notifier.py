@@ -35,7 +35,7 @@ API = "cluster.k8s.io/v1alpha1"
 
 def metadata(owner: str = "pool", kind: str = "MachineSet", api: str = API) -> ObjectMeta:
     reference = OwnerReference(api_version=api, kind=kind, name=owner, uid=f"uid of {owner}", controller=True)
-    return ObjectMeta(name="m", namespace="ns", uid="m", owner_references=[reference])
+    return ObjectMeta(name="m", namespace="ns", uid="m", owner_references=(reference,))
 
 
 def regarding(name: str = "pool") -> Regarding:
@@ -265,7 +265,7 @@ def test_an_owner_with_a_very_long_name_is_none(field: str) -> None:
     assert owner_of(known) is not None
     (reference,) = known.owner_references
     long = msgspec.structs.replace(reference, **{field: "v" * 318})
-    assert owner_of(msgspec.structs.replace(known, owner_references=[long])) is None
+    assert owner_of(msgspec.structs.replace(known, owner_references=(long,))) is None
 
 
 def job(spec: Mapping[str, Any], **status: Any) -> Job:

@@ -12,7 +12,7 @@ from seed.kinds.machines import rollouts
 from seed.kinds.machines.rollouts import Api, Rollouts
 
 OWNER = OwnerReference(api_version="v1", kind="MachineSet", name="set", uid="set", controller=True)
-NEW = ObjectMeta(name="m", namespace="ns", owner_references=[OWNER])
+NEW = ObjectMeta(name="m", namespace="ns", owner_references=(OWNER,))
 API = cast("Api[Any]", SimpleNamespace(server="a"))
 
 

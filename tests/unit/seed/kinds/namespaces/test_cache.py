@@ -203,7 +203,7 @@ def test_of_a_namespace_nothing_is_kept_that_nobody_reads() -> None:
         "annotations": {"a": "b"},
     }
     found = namespaces.NAMESPACES.decode(msgspec.json.encode({"metadata": metadata}))
-    assert (found.metadata.finalizers, found.metadata.owner_references, found.metadata.annotations) == ([], [], {})
+    assert (found.metadata.finalizers, found.metadata.owner_references, found.metadata.annotations) == ((), (), {})
     assert found.metadata.labels == ANN
 
 
