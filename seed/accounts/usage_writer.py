@@ -287,7 +287,9 @@ class Counting:
             await asyncio.sleep(min(CHECK_INTERVAL, self._window))
             alive: set[tuple[str, str]] = set()
             self._checks = {uid: check for uid, check in self._checks.items() if not check.done()}
-            for quota in list(self._quota_cache.all_quotas()):
+            for number, quota in enumerate(list(self._quota_cache.all_quotas())):
+                if number % CHECKS == 0:
+                    await asyncio.sleep(0)  # those that were begun run, and others have their turn
                 handle, uid = self._registry.get(quota), quota.key.uid
                 account = handle.writer.account if handle is not None else None
                 if handle is None or account is None or account.epoch != self._accounts.term:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -389,6 +390,26 @@ async def test_a_source_that_answers_slowly_keeps_no_reservation_of_another_quot
         await second.writer.claim("never", Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=ONE))
         await eventually(lambda: not leader.world.account("second").reservations)
         assert (leader.source.reads, use(leader.world)) == (1, 1), "it is not asked again meanwhile"
+
+
+async def test_the_checks_of_many_quotas_are_not_all_made_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of quotas, a replica would stand still for half a second in each round."""
+    monkeypatch.setattr(countings, "CHECKS", 2)
+    async with seed_world() as world:
+        for number in range(20):
+            await world.quota(f"q{number}", limits="cpu=64", granted="cpu=64")
+        leader, turn = Leading(world), 0
+        checked: dict[str, int] = {}
+
+        async def check_one(_handle: AccountHandle, quota: Quota, _account: Account) -> None:
+            checked.setdefault(quota.name, turn)
+
+        monkeypatch.setattr(leader.counting, "_check_one", check_one)
+        async with running(leader.counting.run()):
+            while len(checked) < 20:
+                await asyncio.sleep(0)
+                turn += 1
+        assert max(Counter(checked.values()).values()) <= 2 * 2
 
 
 async def test_what_exists_but_is_not_seen_yet_is_kept(leader: Leading) -> None:
