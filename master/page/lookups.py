@@ -16,6 +16,7 @@ from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME, PATTERNS
 from master.page.handlers import EVENTS, Asked, Shown, ask_of_quota, content_of
 from master.page.views import amounts, quota_clusters
+from master.page.views.times import Moment, moment
 
 PER_PAGE = "50"
 
@@ -39,7 +40,14 @@ class Lookups:
         return Shown(
             "allocations.html",
             f"Allocations of {name}",
-            {"name": name, "items": items, "query": query, "next": _next(answer, query), "whole": amounts.whole},
+            {
+                "name": name,
+                "items": items,
+                "query": query,
+                "next": _next(answer, query),
+                "whole": amounts.whole,
+                "moment": _moment,
+            },
             f"kubectl get alloc -n org-{name}",
             f"GET /api/v1/organizations/{name}/allocations",
             f"kubectl get alloc -n org-{name} -o yaml",
@@ -65,7 +73,7 @@ class Lookups:
                 if error.status != 404:
                     raise
                 problem = f"No agent keeps a decision {id}, or you cannot see it. Agents keep the latest ones."
-        values = {"id": id, "seed": seed, "found": found, "problem": problem}
+        values = {"id": id, "seed": seed, "found": found, "problem": problem, "moment": _moment}
         command = found.command if found is not None else "kubectl seedquota explain DECISION"
         shown = id if found is not None else "{decision}"
         call = f"GET /api/v1/decisions/{shown}"
@@ -85,10 +93,14 @@ class Lookups:
         """What a quota refused lately, or was refused in a project."""
         name = asked.names["name"]
         found = content_of(Refusals, await asked.ask("list_refusals", asked.user, query={kind: name}))
-        values = {"kind": kind, "name": name, "found": found}
+        values = {"kind": kind, "name": name, "found": found, "moment": _moment}
         call = f"GET /api/v1/refusals?{kind}={name}"
         title, command, yaml = f"Refusals of {name}", "kubectl seedquota denials --all-seeds", f"/{kind}s/{name}/yaml"
         return Shown("refusals.html", title, values, command, call, yaml, events="")
+
+
+def _moment(time: str) -> Moment:
+    return moment(time, datetime.now(UTC))
 
 
 def _next(answer: RouteResponse, query: Mapping[str, str]) -> str:

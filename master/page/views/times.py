@@ -22,4 +22,10 @@ def moment(time: str, now: datetime) -> Moment:
     age = staleness.age(time, now) if time else ""
     if not age:
         return NEVER
-    return Moment(f"{age} ago", datetime.fromisoformat(time).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+    then = datetime.fromisoformat(time)
+    try:
+        exact = then.astimezone(UTC) if then.tzinfo is not None else then.replace(tzinfo=UTC)
+    except OverflowError:  # it is before the year 1, or after 9999
+        return NEVER
+    said = exact.isoformat(timespec="milliseconds" if exact.microsecond else "seconds")
+    return Moment(f"{age} ago", said.replace("+00:00", "Z"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -57,6 +58,26 @@ async def test_allocations_are_listed_as_people_say_them_and_as_text() -> None:
     assert shown.events.endswith("?organization=acme")
     with_project = asking([], "list_allocations", "acme", projectID="alpha")
     assert (await Lookups().allocations(with_project)).events == "", "that takes another right"
+
+
+async def test_times_are_relative_with_the_exact_one_beside() -> None:
+    at = "2026-11-20T09:53:00.250Z"
+    record = {**RECORD, "time": at}
+    decision = msgspec.convert(
+        {"decision": ID, "keptOn": "seed", "command": "c", "seed": "eu-1", "record": record, "notAsked": ""}, Decision
+    )
+    refusals = msgspec.convert(
+        {"items": [{"decision": ID, "seed": "eu-1", "record": record}], "more": False, "notAsked": ""}, Refusals
+    )
+    metadata = {"id": "1", "projectID": "alpha", "organizationID": "acme", "createdBy": "ann", "creationTimestamp": at}
+    allocation = {"metadata": {**metadata, "name": "a"}, "spec": {"kind": "k", "id": "1", "resources": []}}
+    for shown in (
+        await Lookups().decision(asking(decision, "get_decision", id=ID)),
+        await Lookups().refusals("project", asking(refusals, "list_refusals", "alpha")),
+        await Lookups().allocations(asking([msgspec.convert(allocation, Allocation)], "list_allocations", "acme")),
+    ):
+        text = html(shown)
+        assert re.search(rf"<time [^>]*>\d+d ago</time> <span class=\"exact\">{at}</span>", text), shown.title
 
 
 async def test_refusals_are_listed_as_text() -> None:

@@ -323,10 +323,12 @@ def test_settings_name_whom_a_default_touches() -> None:
     assert not view.exists
 
 
-@pytest.mark.parametrize("time", ["", "never", "2026-99-99T00:00:00Z"])
+@pytest.mark.parametrize("time", ["", "never", "2026-99-99T00:00:00Z", "0001-01-01T00:00:00+14:00"])
 def test_a_time_that_is_not_known_is_not_told(time: str) -> None:
     assert moment(time, NOW).text == ""
 
 
 def test_a_time_is_told_relative_and_exact() -> None:
-    assert moment("2026-11-20T09:53:00Z", NOW) == ("7m ago", "2026-11-20T09:53:00Z")
+    for given in ("2026-11-20T09:53:00Z", "2026-11-20T11:53:00+02:00", "2026-11-20T09:53:00"):
+        assert moment(given, NOW) == ("7m ago", "2026-11-20T09:53:00Z")
+    assert moment("2026-11-20T09:53:00.250Z", NOW) == ("6m ago", "2026-11-20T09:53:00.250Z")
