@@ -10,6 +10,7 @@ from common.quota import resources
 from common.quota.names import in_order
 from master.cache.objects import MasterQuota, spec_quota
 from master.quotas import staleness
+from master.quotas.override_conditions import raised_until
 from master.quotas.staleness import Stale
 from master.tenancy.quota_allocations import made_from
 
@@ -25,7 +26,8 @@ class Amounts(msgspec.Struct, frozen=True):
 
 class Figures(msgspec.Struct, frozen=True, rename="camel"):
     """`percent` of the fullest resource: None where none has a limit above 0. `made_from`: the object that its
-    administrator made, as commands take it, where that is another one."""
+    administrator made, as commands take it, where that is another one. `raised_until`: when the first of the raises of
+    its limits ends; empty: none is raised."""
 
     name: str
     subject: str
@@ -36,6 +38,7 @@ class Figures(msgspec.Struct, frozen=True, rename="camel"):
     seeds: str
     stale: list[Stale]
     made_from: str = ""
+    raised_until: str = ""
 
 
 def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
@@ -56,6 +59,7 @@ def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
         seeds=status.summary.seeds,
         stale=staleness.stale_of(quota, silence),
         made_from=f"sqa/{allocation}" if (allocation := made_from(quota)) else "",
+        raised_until=raised_until(status),
     )
 
 

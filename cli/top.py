@@ -25,6 +25,8 @@ PAUSE = 1.0  # seconds between two pictures at least
 AGES = 10.0  # seconds after which ages are shown anew
 _SUBJECT_GOES = 4  # after three resources: most names of quotas say it, too
 
+DATE = len("2026-12-31")
+
 HELP = "show every quota and how much of it is used"
 EXAMPLES = """\
 examples:
@@ -151,11 +153,13 @@ def table(found: Sequence[Figures], now: datetime, most: int | None, *, wide: bo
         return "no quota was found"
     names = in_order({name: None for each in found for name in each.resources})
     ordered = [(number if number < _SUBJECT_GOES else number + 1, name) for number, name in enumerate(names, 1)]
+    raised = [each.raised_until if wide else each.raised_until[:DATE] for each in found]
     shown = [
         Column("QUOTA", [each.made_from or each.name for each in found]),
         Column("SUBJECT", [each.subject for each in found], goes=_SUBJECT_GOES),
         Column("PEAK", [each.peak for each in found]),
         *(Column(_head(name), [_cell(each, name) for each in found], number) for number, name in ordered),
+        *([Column("RAISED-UNTIL", raised)] if any(raised) else []),
         Column("SEEDS", [each.seeds for each in found]),
         Column("STALE", [_stale(each, now) for each in found]),
     ]

@@ -9,9 +9,10 @@ from common.api.types import Condition
 from common.quota import resources
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
-from master.cache.objects import OverrideStatus
+from master.cache.objects import OverrideStatus, QuotaStatus
 from master.grants.overrides import end
 
+OVERRIDDEN = "Overridden"
 ENDS = "OverrideEnds"
 ENDED = "OverrideEnded"
 _NAMED = 3
@@ -21,24 +22,29 @@ def overridden(overrides: Sequence[OverrideStatus], raised: ResourceList) -> lis
     """Only of a quota with overrides. `raised`: the limits in force above those of `spec.quota`."""
     if not overrides:
         return []
-    kind = "Overridden"
     current = _by_end(each for each in overrides if each.state != "Ended")
     if not current:
         last = _by_end(overrides)[-1]
         text = f"the last one ended at {last.until}; spec.quota is in force, and spec.overrides can be removed"
-        return [condition(kind, False, "Ended", text)]
+        return [condition(OVERRIDDEN, False, "Ended", text)]
     if not raised:
         text = "no limit of spec.overrides is above that of spec.quota"
-        return [condition(kind, False, "RaisesNothing", text)]
+        return [condition(OVERRIDDEN, False, "RaisesNothing", text)]
     reason = "EndsSoon" if any(each.state == "EndsSoon" for each in current) else "Raised"
     texts = "; ".join(text_of(each) for each in current[:_NAMED])
-    return [condition(kind, True, reason, short(f"{texts}{more(current)}"))]
+    return [condition(OVERRIDDEN, True, reason, short(f"{texts}{more(current)}"))]
 
 
 def first_end(overrides: Iterable[OverrideStatus]) -> str:
     """Of those that are in force. Empty: there are none."""
     current = _by_end(each for each in overrides if each.state != "Ended")
     return current[0].until if current else ""
+
+
+def raised_until(status: QuotaStatus) -> str:
+    """When the first of the raises ends. Empty: no limit is raised."""
+    raised = any(each.type == OVERRIDDEN and each.status == "True" for each in status.conditions)
+    return first_end(status.overrides) if raised else ""
 
 
 def new_events(before: Sequence[OverrideStatus], after: Sequence[OverrideStatus]) -> list[tuple[str, str]]:

@@ -23,6 +23,7 @@ from master.page.views.conditions import Shown
 from master.page.views.overrides import OverrideLine
 from master.page.views.times import Moment, moment
 from master.quotas import staleness
+from master.quotas.override_conditions import OVERRIDDEN
 
 
 class SeedLine(NamedTuple):
@@ -107,7 +108,7 @@ def page(quota: MasterQuota, seeds: Sequence[Seed], now: datetime, *, made_from:
 
 
 def _raised(quota: MasterQuota) -> str:
-    found = conditions.find(quota.status.conditions, "Overridden")
+    found = conditions.find(quota.status.conditions, OVERRIDDEN)
     return found.message if found is not None and found.status == "True" else ""
 
 

@@ -16,7 +16,7 @@ from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota
 from master.page.views import bars, conditions
 from master.page.views.bars import Bar, Level, Standing
-from master.quotas.override_conditions import first_end
+from master.quotas.override_conditions import raised_until
 
 PER_PAGE = 50
 LONGEST_SEARCH = 253  # characters: of the longest name
@@ -171,7 +171,6 @@ def row(quota: MasterQuota) -> Row:
     nearest = max(counted, key=lambda each: (each.level == "over", _percent(each)), default=None)
     level: Level = nearest.level if nearest is not None else "unknown" if found or not readable else "fine"
     stale = tuple((each.name, each.last_report_time) for each in quota.status.seeds if each.state == "Stale")
-    raised = conditions.status_of(quota.status.conditions, "Overridden")
     return Row(
         name=quota.metadata.name,
         kind=kind,
@@ -183,7 +182,7 @@ def row(quota: MasterQuota) -> Row:
         stale=stale,
         enforced=conditions.status_of(quota.status.conditions, "Enforced"),
         warns=quota.spec.get("enforcement") == "warn",
-        raised_until=first_end(quota.status.overrides) if raised == "True" else "",
+        raised_until=raised_until(quota.status),
     )
 
 

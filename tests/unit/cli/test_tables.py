@@ -59,6 +59,28 @@ def test_top_leaves_out_columns_that_have_no_room_and_names_them(width: str) -> 
     same_as(f"top-{width}.txt", top_of(QUOTAS, WIDTHS[width]), WIDTHS[width])
 
 
+def test_top_says_until_when_a_limit_is_raised_and_has_no_column_where_none_is() -> None:
+    until = "2026-12-31T08:00:00Z"
+    said = {status: Condition(type="Overridden", status=status, reason="R", message="") for status in ("True", "False")}
+    raised, nothing = (
+        msgspec.structs.replace(
+            ALPHA,
+            status=msgspec.structs.replace(
+                ALPHA.status, overrides=[OverrideStatus(until=until, quota={"cpu": "64"})], conditions=[said[status]]
+            ),
+        )
+        for status in ("True", "False")
+    )
+    others = [each for each in QUOTAS if each is not ALPHA]
+    for width in (80, 200, None):
+        lines = top_of([*others, raised], width).splitlines()
+        assert "RAISED-UNTIL" in lines[0] and all(len(line) <= (width or 1000) for line in lines)
+        assert [until[:10] in line for line in lines[1:6]] == [line.startswith("project-alpha") for line in lines[1:6]]
+    assert until in top_of([*others, raised], 80, wide=True)
+    assert figures.of_quota(raised).raised_until == until
+    assert "RAISED-UNTIL" not in top_of([*others, nothing], None), "it is in force, and raises nothing"
+
+
 def test_top_o_wide_leaves_out_nothing() -> None:
     same_as("top-wide.txt", top_of(QUOTAS, 80, wide=True), None)
 
