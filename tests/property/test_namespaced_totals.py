@@ -201,7 +201,7 @@ class Totals(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 15, 70, 200]))
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
-        self.followed.release_due()
+        self.followed.releases.look()
 
     @rule(chosen=st.sampled_from(OTHER_SELECTORS))
     def the_selector_changes(self, chosen: LabelSelector) -> None:
@@ -248,10 +248,12 @@ class Totals(RuleBasedStateMachine):
                 by_namespace[namespace] = {name: amount for name, amount in found.items() if amount}
                 generations[subject.metadata.uid] = generation_of(subject.metadata)
             wanted = {namespace: found for namespace, found in by_namespace.items() if found}
-            totals, entering = counting.totals, counting.entering
+            totals, entering = counting.totals, set(counting.entering)
+            if None in entering:  # of no namespace it is known
+                entering |= {*self.namespaces, *totals.by_namespace}
             assert without(totals.by_namespace, entering) == without(wanted, entering)
-            for name in entering:
-                there = wanted.get(name, {})
+            for name in entering - {None}:
+                there = wanted.get(name or "", {})
                 assert all(amount <= there.get(of, 0) for of, amount in totals.by_namespace.get(name, {}).items())
             total = resources.total(totals.by_namespace.values())
             assert totals.used == {name: amount for name, amount in total.items() if amount}
@@ -263,7 +265,7 @@ class Totals(RuleBasedStateMachine):
             }
 
 
-def without(found: dict[str, dict[str, int]], names: Collection[str]) -> dict[str, dict[str, int]]:
+def without(found: dict[str, dict[str, int]], names: Collection[str | None]) -> dict[str, dict[str, int]]:
     return {name: amounts for name, amounts in found.items() if name not in names}
 
 
@@ -360,6 +362,52 @@ def test_while_a_namespace_comes_in_the_lists_are_those_before() -> None:
     machine.what_enters_comes_in_a_little(50)
     assert ann.doubtful(7) is not None
     machine.teardown()
+
+
+MANY = [f"namespace-{number}" for number in range(10)]
+
+
+def very_many_namespaces_are_looked_at() -> Totals:
+    machine = Totals()
+    machine.begin()
+    for name in MANY:
+        machine.namespace_is(name, {"tier": "ann"})
+        machine.pod_is(name, "x", 2, "Running", None, None)
+    lists = machine.followed.namespaces
+    lists.listed_from = 7
+    lists.synced.set()
+    machine.the_selector_changes(OTHER_SELECTORS[0])
+    ann = machine.counting["ann"]
+    assert (len(ann.selected), ann.doubtful(0)) == (0, None), "nothing is done for each of them in the step of a change"
+    machine.what_enters_comes_in_a_little(3)
+    assert MANY[0] in ann.selected and MANY[-1] not in ann.selected
+    return machine
+
+
+@pytest.mark.parametrize("labels", [{}, {"tier": "ann"}, None], ids=["leaves", "stays", "goes"])
+@pytest.mark.parametrize("name", [MANY[0], MANY[-1], "new"], ids=["looked at", "not yet", "new"])
+def test_namespaces_that_change_while_all_are_looked_at_count_once(name: str, labels: dict[str, str] | None) -> None:
+    machine = very_many_namespaces_are_looked_at()
+    ann, pods = machine.counting["ann"], len(MANY)
+    machine.pod_is(name, "y", 1, "Running", None, None)
+    if labels is None:
+        machine.namespace_goes(name)
+    else:
+        machine.namespace_is(name, labels)
+    assert ann.doubtful(0) is None and not ann.is_part_listed and ann.listed_from == 0
+    machine.the_sum_is_that_of_everything()
+    machine.teardown()
+    changes = {"new": 1 if labels else 0}.get(name, 1 if labels else -1)
+    assert len(ann.totals) == pods + changes
+    assert ann.doubtful(0) is not None and ann.doubtful(7) is None
+
+
+def test_what_is_not_counted_any_more_is_not_looked_at_further() -> None:
+    machine = very_many_namespaces_are_looked_at()
+    ann = machine.counting["ann"]
+    machine.the_selector_changes(OTHER_SELECTORS[1])
+    machine.teardown()
+    assert len(ann.selected) == 0 and not any(ann in of for of in machine.followed._selecting.values())
 
 
 def test_the_test_finds_labels_that_are_not_followed() -> None:

@@ -7,7 +7,6 @@ and the sum over their objects.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Any
@@ -21,7 +20,6 @@ from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.quota.object_names import GroupResource
 from common.runtime.unexpected import contained, kept_task
-from common.runtime.waiting import within
 from seed.kinds.namespaces.cache import NAMESPACES, Namespace
 from seed.kinds.namespaces.entering import AT_ONCE, Entering
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms
@@ -29,14 +27,12 @@ from seed.kinds.namespaces.evaluators.registry import evaluators_of
 from seed.kinds.namespaces.kind_informer import KindInformer, Unread, find_kind
 from seed.kinds.namespaces.listing_problem import listing_problem, listing_problems
 from seed.kinds.namespaces.promise_totals import PromiseTotals, totals_of
+from seed.kinds.namespaces.releases import Releases
 from seed.model.reserved_object import generation_of
 from seed.model.selected_namespaces import OF_USER_CLUSTERS, Exempt, picks
 from seed.usage.source import NOT_LISTED, Generation, Problem, Taken
 
-FEW = 1_000  # moments that nothing waits for any more: tenants choose grace periods, also of years
-AFTER = 0.05  # seconds after an object ceases to count until it is looked at
-SOON = 0.1  # ... between two calls that tell what is listed by now
-LONGEST_WAIT = 60.0  # ... between two looks at the clock, which may be set
+SOON = 0.1  # seconds between two calls that tell what is listed by now
 
 
 class QuotaNamespaces:
@@ -53,7 +49,8 @@ class QuotaNamespaces:
         self.selector = selector
         self.totals = totals_of(terms)
         self.selected: set[str] = set()  # namespaces
-        self.entering: dict[str, int] = {}  # those of which not all is counted yet: as of which lists all else is
+        # Those of which not all is counted yet: as of which lists all else is. None: not all were looked at yet.
+        self.entering: dict[str | None, int] = {}
         self.untaken: dict[str, tuple[str, str]] = {}  # by uid: namespace and name of what could not be counted
         self.evaluators = evaluators_of(terms)
         self.absent: set[GroupResource] = set()  # kinds `unseen` of which nothing was counted before either
@@ -179,17 +176,15 @@ class ClusterObjects:
         self._tasks: dict[NamespacedEvaluator[Any], asyncio.Task[None]] = {}
         self._counting: set[QuotaNamespaces] = set()
         self._selecting: dict[str, set[QuotaNamespaces]] = {}  # by namespace
-        self._entering = Entering(self._subjects, self._put_present, self._entered)
-        self._released: list[tuple[float, str, NamespacedEvaluator[Any], str]] = []  # a heap: when, uid, of which, key
-        self._awaited: dict[str, float] = {}  # by uid: when it ceases to count
-        self._sooner = asyncio.Event()
+        self._entering = Entering(self._subjects, self._put_present, self._look_at, self._entered)
+        self.releases = Releases(clock, self._released)
         self._ended = False
 
     async def run(self) -> None:
         """Until cancelled."""
         running = [
             asyncio.create_task(self.namespaces.run(), name=f"namespaces of {self.key}"),
-            kept_task("what ends", self._release, self.key),
+            kept_task("what ends", self.releases.run, self.key),
             kept_task("what enters", self._entering.run, self.key),
         ]
         try:
@@ -209,13 +204,16 @@ class ClusterObjects:
     def add(self, counting: QuotaNamespaces) -> None:
         self._counting.add(counting)
         self._follow()
-        left = AT_ONCE
-        for namespace in self.namespaces.store.values():
-            if counting.selects(namespace.metadata.labels):
-                left -= self._enter(counting, namespace.metadata.name, 0, left)
+        names, left = self.namespaces.store.keys(), AT_ONCE
+        if len(names) > AT_ONCE:
+            self._entering.begin_all(counting, names)
+            return
+        for name in names:
+            left -= self._look_at(counting, name, left)
 
     def discard(self, counting: QuotaNamespaces) -> None:
         self._counting.discard(counting)
+        self._entering.end(counting, None)
         for name in [name for name, selecting in self._selecting.items() if counting in selecting]:
             self._forget(counting, name)
         self._follow()
@@ -296,6 +294,13 @@ class ClusterObjects:
                 self._entering.free(counting.totals.forget_left())
                 counting.on_change(counting, True)
 
+    def _look_at(self, counting: QuotaNamespaces, name: str, most: int | None = None) -> int:
+        """As it is by now: since it was added, `counting` is also told of each change."""
+        found = self.namespaces.store.get(name)
+        if found is None or name in counting.selected or not counting.selects(found.metadata.labels):
+            return 0
+        return self._enter(counting, name, 0, AT_ONCE if most is None else most)
+
     def _enter(self, counting: QuotaNamespaces, namespace: str, listed_from: int, most: int) -> int:
         """All that is in it counts from now on; if there are more than `most`, in pieces. How many came in at once."""
         self._selecting.setdefault(namespace, set()).add(counting)
@@ -340,7 +345,7 @@ class ClusterObjects:
         seen = change.new if change.new is not None else change.old
         assert seen is not None, "a change has an object before or after"
         if change.new is None:
-            self._awaited.pop(seen.metadata.uid, None)
+            self.releases.forget(seen.metadata.uid)
         for counting in list(self._selecting.get(seen.metadata.namespace, ())):
             if counting.evaluators.get(evaluator.resource) != evaluator:
                 continue
@@ -371,30 +376,11 @@ class ClusterObjects:
         now = self._clock()
         if isinstance(subject, Unread) and evaluator.type is not Object:  # of which the number is all that counts
             return counting.totals.put_unread(subject)
-        ends = evaluator.released_at(subject)
-        if ends is not None and ends >= now and self._awaited.get(subject.metadata.uid) != ends:
-            self._awaited[subject.metadata.uid] = ends
-            heapq.heappush(self._released, (ends, subject.metadata.uid, evaluator, subject.metadata.key))
-            self._sooner.set()
-            if len(self._released) > 2 * len(self._awaited) + FEW:
-                self._released = [each for each in self._released if self._awaited.get(each[1]) == each[0]]
-                heapq.heapify(self._released)
+        self.releases.expect(evaluator, subject, now)
         return counting.totals.put(evaluator, subject, now)
 
-    async def _release(self) -> None:
-        """What ceases to count by itself, as a pod that a lost node never ends."""
-        while True:
-            self._sooner.clear()
-            self.release_due()
-            wait = self._released[0][0] + AFTER - self._clock() if self._released else LONGEST_WAIT
-            await within(self._sooner, min(max(wait, AFTER), LONGEST_WAIT))
-
-    def release_due(self) -> None:
-        while self._released and self._released[0][0] < self._clock():
-            ends, uid, evaluator, key = heapq.heappop(self._released)
-            if self._awaited.get(uid) == ends:
-                del self._awaited[uid]
-            informer = self.informers.get(evaluator)
-            subject = informer.get(key) if informer is not None else None
-            if subject is not None and subject.metadata.uid == uid:
-                self._changed(evaluator, Change(subject, subject))
+    def _released(self, evaluator: NamespacedEvaluator[Any], uid: str, key: str) -> None:
+        informer = self.informers.get(evaluator)
+        subject = informer.get(key) if informer is not None else None
+        if subject is not None and subject.metadata.uid == uid:
+            self._changed(evaluator, Change(subject, subject))

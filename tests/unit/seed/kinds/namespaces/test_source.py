@@ -19,7 +19,7 @@ from common.quota.account import Account
 from common.quota.object_names import GroupResource
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
-from seed.kinds.namespaces import cluster_objects, kind_informer
+from seed.kinds.namespaces import cluster_objects, kind_informer, releases
 from seed.kinds.namespaces.evaluators import pods
 from seed.kinds.namespaces.evaluators.namespaced import Terms
 from seed.kinds.namespaces.evaluators.object_count import ObjectCountEvaluator
@@ -667,7 +667,7 @@ async def test_pods_with_grace_periods_of_years_leave_nothing_when_they_are_gone
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever creates and deletes them again and again would fill the memory of the leader."""
-    monkeypatch.setattr(cluster_objects, "FEW", 4)
+    monkeypatch.setattr(releases, "FEW", 4)
     async with followed(monkeypatch) as found:
         found.world.quota("all", selector={"matchLabels": ANN})
         await eventually(lambda: found.used() == {"pods": 1})
@@ -679,8 +679,8 @@ async def test_pods_with_grace_periods_of_years_leave_nothing_when_they_are_gone
             await eventually(lambda number=number: informer.get(f"web/p{number}") is not None)
             await found.api.remove("pods", "web", f"p{number}")
             await eventually(lambda number=number: informer.get(f"web/p{number}") is None)
-        assert objects._awaited == {}
-        assert len(objects._released) <= 5
+        assert objects.releases._awaited == {}
+        assert len(objects.releases._moments) <= 5
         assert found.used() == {"pods": 1}
 
 
