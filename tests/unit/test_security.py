@@ -851,7 +851,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
     "a list of hundreds of thousands of small objects": (
         f"{REFLECTOR}::test_a_long_list_is_taken_up_in_pieces_and_seen_at_once",
         "unit/common/kube/controller/test_dynamic_informers.py::test_very_many_objects_of_a_kind_that_is_gone_are_told_in_pieces",
-        "unit/seed/kinds/namespaces/test_garbage_collection.py::test_objects_in_namespaces_are_nothing_for_the_garbage_collector",
+        "unit/seed/kinds/namespaces/test_garbage_collection.py::test_objects_are_nothing_for_the_garbage_collector",
     ),
     "an API group with hundreds of versions": (f"{DISCOVERY}::test_no_more_is_asked_for_than_a_group_has",),
     "a seed says that it returned more than it was granted": (
