@@ -38,7 +38,7 @@ SHOWN = re.compile(r"\n\nThe output is similar to this:\n\n```text\n(.*?)```", r
 FENCE = re.compile(r"^```(sh[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 DECISION = re.compile(r"\b[0-9A-HJKMNP-TV-Z]{8}\b")
-AGE = re.compile(r"\b\d+(?:ms|[smhd])\b")
+AGE = re.compile(r"\b(?:\d+(?:ms|[smhd]))+\b")
 
 
 @dataclass(frozen=True)
