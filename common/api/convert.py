@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from common.api.ledger_types import WireHolding, WireMasterLedger
 from common.api.types import Quantities, WireAsk, WireGrant, WireIdle, WireReport
 from common.quota import resources
@@ -60,7 +62,7 @@ def grant_to_wire(
     draining: bool = False,
     usage_stale: bool = False,
     withdrawn: str = "",
-    unavailable: list[WireIdle] | None = None,
+    unavailable: Sequence[WireIdle] = (),
     raised: Quantities | None = None,
 ) -> WireGrant:
     return WireGrant(
@@ -77,7 +79,7 @@ def grant_to_wire(
         draining=draining,
         usage_stale=usage_stale,
         withdrawn=withdrawn,
-        unavailable=unavailable or [],
+        unavailable=tuple(unavailable),
         raised=raised or {},
     )
 

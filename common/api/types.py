@@ -40,7 +40,7 @@ class SecretRef(Wire):
     key: str = "kubeconfig"
 
 
-class Condition(msgspec.Struct, kw_only=True, rename="camel"):
+class Condition(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     """Every field is written, also an empty message: the API server wants them all."""
 
     type: bounded.ConditionType
@@ -65,14 +65,14 @@ class Subject(Wire):
 
 
 class ScopeSelector(Wire):
-    match_expressions: list[ScopeRequirement] = []
+    match_expressions: tuple[ScopeRequirement, ...] = ()
 
 
 class ResourceQuotaSpec(Wire):
     subject: Subject
     quota: Quantities
     surge: Quantities = {}
-    scopes: list[str] = []
+    scopes: tuple[str, ...] = ()
     scope_selector: ScopeSelector = msgspec.field(default_factory=ScopeSelector)
     enforcement: Literal["deny", "warn"] = "deny"
     warn_at_percent: int = 90
@@ -90,9 +90,9 @@ class AccountWait(Wire):
     the in-flight window ends, by the seed's clock. It is for people only."""
 
     reason: bounded.Token = ""
-    sources: bounded.FewNames = []
+    sources: bounded.FewNames = ()
     sources_omitted: bounded.Count = 0
-    kinds: bounded.FewNames = []
+    kinds: bounded.FewNames = ()
     kinds_omitted: bounded.Count = 0
     until: bounded.Token = ""
 
@@ -108,19 +108,19 @@ class WireReport(Wire):
     used: bounded.Amounts = {}
     reserved: bounded.Counters = {}
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
-    stale: Annotated[list[StaleSource], _MOST_LINES] = []
-    unenforced: bounded.SourceNames = []
+    stale: Annotated[tuple[StaleSource, ...], _MOST_LINES] = ()
+    unenforced: bounded.SourceNames = ()
     clusters: bounded.Count = 0  # in which it may count namespaces
     picked: bounded.Count = 0  # that `subject.clusters` picks; 0 without it
-    not_counted: bounded.ClusterNames = []  # clusters of its projects whose namespaces are not counted
-    namespaces: Annotated[list[NamespaceUse], _MOST_LINES] = []
+    not_counted: bounded.ClusterNames = ()  # clusters of its projects whose namespaces are not counted
+    namespaces: Annotated[tuple[NamespaceUse, ...], _MOST_LINES] = ()
     namespaces_omitted: bounded.Count = 0
-    without_quota: Annotated[list[NamespaceLack], _MOST_LINES] = []
+    without_quota: Annotated[tuple[NamespaceLack, ...], _MOST_LINES] = ()
     without_quota_omitted: bounded.Count = 0
     enforced_generation: bounded.Number | None = None  # of the copy that every replica has; None: it is not known
     enforced_raised: bounded.Amounts = {}  # by overrides, above the limits of the spec: a replica may admit by that
     waits_for: AccountWait | None = None  # None: for nothing, or the agent does not say it
-    not_served: bounded.ResourceNames = []  # what is limited, and served by no cluster of the seed that takes part
+    not_served: bounded.ResourceNames = ()  # what is limited, and served by no cluster of the seed that takes part
     withdrawn: bounded.Token = ""  # that of the grant, once all that was held is given back and the account is closed
 
 
@@ -138,7 +138,7 @@ class NamespaceLack(Wire):
 
     cluster: bounded.ClusterName
     namespace: bounded.NamespaceName
-    resources: bounded.ResourceNames = []
+    resources: bounded.ResourceNames = ()
 
 
 class StaleSource(Wire):
@@ -171,7 +171,7 @@ class WireGrant(Wire):
     draining: bool = False
     usage_stale: bool = False
     withdrawn: bounded.Token = ""  # the quota limits nothing on this seed, which is to give back all that it holds
-    unavailable: list[WireIdle] = []
+    unavailable: tuple[WireIdle, ...] = ()
     # What it was decided with, on the master's own object. On a copy it is in the status itself, and in the spec.
     raised: Quantities = {}  # the limits in force that overrides have raised
     global_usage: Quantities = {}
@@ -186,7 +186,7 @@ class ResourceQuotaStatus(Wire):
     reserved: Quantities = {}
     grant: WireGrant = msgspec.field(default_factory=WireGrant)
     account: WireReport = msgspec.field(default_factory=WireReport)
-    conditions: list[Condition] = []
+    conditions: tuple[Condition, ...] = ()
 
 
 class ResourceQuota(Object, frozen=True, kw_only=True):
@@ -296,7 +296,7 @@ class AgentStatus(Wire):
     last_seen_time: str = ""
     version: bounded.Token = ""
     clusters: bounded.Count | None = None
-    exempt_namespaces: bounded.NamespaceNames = []
+    exempt_namespaces: bounded.NamespaceNames = ()
     conditions: Annotated[list[Condition], msgspec.Meta(max_length=16)] = []
 
 

@@ -41,7 +41,7 @@ _NAMES: Final = {
 }
 
 
-class ScopeRequirement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class ScopeRequirement(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """One of `scopeSelector.matchExpressions`. An object counts if it meets all that a quota has."""
 
     scope_name: str

@@ -166,7 +166,7 @@ def _reasons() -> Iterator[str]:
     yield denial.limits_missing("{project}")
     for reason in WaitReason:
         yield denial.not_open_yet(AccountWait(reason=reason, sources_omitted=2, until="{until}"))
-    yield denial.not_open_yet(AccountWait(reason=WaitReason.SOURCES, sources_omitted=2, kinds=["{kind}"]))
+    yield denial.not_open_yet(AccountWait(reason=WaitReason.SOURCES, sources_omitted=2, kinds=("{kind}",)))
     for path in _WHY_FILES:
         for file in sorted(ROOT.glob(path)):
             for node in ast.walk(ast.parse(file.read_text())):

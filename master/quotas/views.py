@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from common.api import account_waits, conditions
-from common.api.types import StaleSource
 from common.quota import escrow, resources
 from common.quota.escrow import Holding, MasterLedger
 from common.quota.quantity import QuantityError
@@ -88,7 +87,7 @@ class Views:
             account.last_report_time = conditions.now(link.reported_at - now)
         elif connected and silent is not None:
             account.last_report_time = conditions.now(-silent)
-        stale_sources: list[StaleSource] = account.wire.stale
+        stale_sources = account.wire.stale
         return SeedView(
             name=seed.name,
             connected=connected,

@@ -103,18 +103,18 @@ class Publisher:
         status = {
             "account": msgspec.structs.replace(
                 report_to_wire(said),
-                stale=list(facts.stale),
-                unenforced=list(facts.unenforced),
+                stale=facts.stale,
+                unenforced=facts.unenforced,
                 enforced_generation=facts.generation,
                 enforced_raised=wire_quantities(facts.raised),
                 clusters=facts.clusters,
-                not_counted=list(facts.not_counted),
-                namespaces=list(facts.namespaces),
+                not_counted=facts.not_counted,
+                namespaces=facts.namespaces,
                 namespaces_omitted=facts.namespaces_omitted,
-                without_quota=list(facts.without_quota),
+                without_quota=facts.without_quota,
                 without_quota_omitted=facts.without_quota_omitted,
                 waits_for=facts.waits_for,
-                not_served=list(facts.not_served),
+                not_served=facts.not_served,
                 picked=facts.picked,
                 withdrawn=facts.withdrawn,
             ),
@@ -153,12 +153,12 @@ class Publisher:
             if isinstance(account, WireReport) and _has_later_fields(account) and NOT_DECLARED in error.message:
                 # What the CRD lacks must not keep the master from the rest: it answers the nonce in it.
                 log.warning("account published in part: the CRD is of an earlier release", extra=facts)
-                namespaces = [msgspec.structs.replace(each, project="") for each in account.namespaces]
+                namespaces = tuple(msgspec.structs.replace(each, project="") for each in account.namespaces)
                 account = msgspec.structs.replace(
                     account,
                     waits_for=None,
-                    not_served=[],
-                    not_counted=[],
+                    not_served=(),
+                    not_counted=(),
                     picked=0,
                     namespaces=namespaces,
                     enforced_raised={},
@@ -339,5 +339,5 @@ def _without_quota(sources: Iterable[UsageSource]) -> tuple[tuple[NamespaceLack,
         for namespace, lacking in counted.lacking.items()
     )
     named = [each for each in found if is_namespace(each[1])][:MAX_NAMED]
-    lines = (NamespaceLack(cluster=each[0], namespace=each[1], resources=each[2]) for each in named)
+    lines = (NamespaceLack(cluster=each[0], namespace=each[1], resources=tuple(each[2])) for each in named)
     return tuple(lines), len(found) - len(named)

@@ -52,9 +52,9 @@ class Waits:
         kinds = sorted({kind for each in lacking.values() for kind in each})
         said = AccountWait(
             reason=found.reason,
-            sources=[_named(key, each)[:MAX_NAME] for key, each in list(lacking.items())[:NAMED]],
+            sources=tuple(_named(key, each)[:MAX_NAME] for key, each in list(lacking.items())[:NAMED]),
             sources_omitted=max(len(lacking) - NAMED, 0),
-            kinds=[kind[:MAX_NAME] for kind in kinds[:NAMED]],
+            kinds=tuple(kind[:MAX_NAME] for kind in kinds[:NAMED]),
             kinds_omitted=max(len(kinds) - NAMED, 0),
             until=conditions.now(found.seconds) if found.reason is WaitReason.IN_FLIGHT_WINDOW else "",
         )

@@ -107,7 +107,7 @@ class SeedStatus:
         found = self._conditions(copy, before)
         now = time.monotonic()
         version, clusters = build_version(), self._cluster_cache.count_clusters()
-        exempt = sorted(self._cluster_cache.exempt(OWN_API_SERVER).names)
+        exempt = tuple(sorted(self._cluster_cache.exempt(OWN_API_SERVER).names))
         left = 0.0
         if self._said is not None and self._said[0] == copy.metadata.uid:
             left = self._said[1] + EVERY - now

@@ -148,10 +148,10 @@ async def test_it_is_enforced_in_a_cluster_when_every_replica_knows_and_nothing_
     world.label(pool="gpu")
     leader.now += 1
     await leader.publish()
-    assert (written[-1]["picked"], written[-1]["unenforced"]) == (1, [f"{KEY} (not counted yet)"])
+    assert (written[-1]["picked"], written[-1]["unenforced"]) == (1, (f"{KEY} (not counted yet)",))
     await handle.writer.change(lambda account: (accounts.count(account, 1, KEY, nanos("cpu=8"), {}), None))
     again = await leader.publish()
-    assert written[-1]["unenforced"] == [f"{KEY} (its labels have changed)"]
+    assert written[-1]["unenforced"] == (f"{KEY} (its labels have changed)",)
     assert again is not None
     leader.now += again
     await leader.until_it_is_quiet()
@@ -173,7 +173,7 @@ async def test_it_is_enforced_where_labels_say_whose_a_namespace_is_when_every_r
     world.share("FromLabel")
     leader.now += 1
     again = await leader.publish()
-    assert leader.written[-1]["unenforced"] == [f"namespaces of {KEY} (its namespaceProjects has changed)"]
+    assert leader.written[-1]["unenforced"] == (f"namespaces of {KEY} (its namespaceProjects has changed)",)
     assert again is not None
     leader.now += again
     await leader.until_it_is_quiet()

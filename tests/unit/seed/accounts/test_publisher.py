@@ -130,7 +130,7 @@ async def test_what_no_cluster_serves_is_reported_and_keeps_no_older_definition_
     leader.totals.sums = {}
     leader.not_served = frozenset({"pods", "count/widgets.example.com"})
     await leader.publish("pods=0")
-    assert leader.written[-1]["notServed"] == ["pods"], "of what the quota limits"
+    assert leader.written[-1]["notServed"] == ("pods",), "of what the quota limits"
     leader.older, leader.now = True, leader.now + 60.0
     await leader.publish("pods=3")
     assert (leader.written[-1]["used"], "notServed" in leader.written[-1]) == ({"pods": "3"}, False)

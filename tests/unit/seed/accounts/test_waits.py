@@ -145,13 +145,16 @@ async def test_what_is_said_of_sources_is_bounded_and_the_end_of_the_window_is_s
     ("wait", "named", "unnamed"),
     [
         (
-            AccountWait(reason="Sources", sources=["alpha/c1", "alpha/c2"], sources_omitted=3),
+            AccountWait(reason="Sources", sources=("alpha/c1", "alpha/c2"), sources_omitted=3),
             "waits for new lists from alpha/c1, alpha/c2 and 3 more",
             "waits for new lists from 5 clusters",
         ),
         (
             AccountWait(
-                reason="Sources", sources=["alpha/c1 (pods)"], kinds=["jobs.batch", "pods", "services"], kinds_omitted=1
+                reason="Sources",
+                sources=("alpha/c1 (pods)",),
+                kinds=("jobs.batch", "pods", "services"),
+                kinds_omitted=1,
             ),
             "waits for new lists from alpha/c1 (pods)",
             "waits for new lists of jobs.batch, pods, services and 1 more from 1 cluster",
@@ -193,7 +196,7 @@ async def test_from_the_fence_to_the_opening_the_report_says_what_is_missing(wor
         assert longest.pop(WaitReason.IN_FLIGHT_WINDOW) > 0 and not any(longest.values())
         leader.accounts._window = 0.0
         leader.accounts.look_at("project-alpha")
-        await eventually(lambda: said(leader) == AccountWait(reason="Sources", sources=[KEY]))
+        await eventually(lambda: said(leader) == AccountWait(reason="Sources", sources=(KEY,)))
         leader.source.lists += 2
         await eventually(lambda: not world.account().fenced)
         await eventually(lambda: said(leader) is None)
@@ -268,7 +271,7 @@ async def test_who_is_refused_meanwhile_reads_what_the_leader_says(world: SeedWo
     await handle.writer.change(lambda present: (fencing.fence(present, "n"), None))
     copy = world.copies["project-alpha"]
     wire = report_to_wire(report(world.account()))
-    wire = msgspec.structs.replace(wire, waits_for=AccountWait(reason="Sources", sources=["other/secret-name"]))
+    wire = msgspec.structs.replace(wire, waits_for=AccountWait(reason="Sources", sources=("other/secret-name",)))
     world._put(msgspec.structs.replace(copy, status=msgspec.structs.replace(copy.status, account=wire)))
     found = await world.admission.decide(request())
     assert message(found) == (

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from common.api.types import ResourceQuota
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 from common.quota.object_names import PODS
@@ -50,6 +51,20 @@ SPECS: dict[type[Object], dict[str, Any]] = {
     ResourceClaim: {"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "gpu", "count": 1}}]}}},
     Machine: {"spec": {"providerSpec": {"value": {"cloudProvider": "aws"}}}},
     Object: {},
+    ResourceQuota: {
+        "spec": {
+            "subject": {"kind": "project", "name": "p"},
+            "quota": {"cpu": "1"},
+            "scopes": ["Terminating"],
+            "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]},
+        },
+        "status": {
+            "localUsage": {"cpu": "1"},
+            "account": {"used": {"cpu": "1"}, "namespaces": [{"cluster": "a/c", "namespace": "n"}]},
+            "grant": {"granted": {"cpu": "1"}, "unavailable": [{"seed": "s"}]},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    },
 }
 
 
