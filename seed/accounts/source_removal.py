@@ -47,26 +47,26 @@ class SourceRemoval:
             with contained("evidence", f"{key} for {quota.name}"), suppress(ApiError):
                 gone = not await self._belongs(key, quota)
             if gone:
-                await write(handle, quota, self._forgetting(quota, key, known))
+                await self._forget(handle, quota, key, known)
         for key in counted - set(self._cluster_cache.source_keys(quota)):
             if key.project and account.used.get(key) == {}:
                 await write(handle, quota, _forgetting_nothing(self._accounts.term, key.text))
 
-    def _forgetting(
-        self, quota: Quota, key: SourceKey, known: Mapping[str, Reservation]
-    ) -> Callable[[Account], tuple[Account, None]]:
+    async def _forget(
+        self, handle: AccountHandle, quota: Quota, key: SourceKey, known: Mapping[str, Reservation]
+    ) -> None:
         """The proof is about the source, and the quota, as they were. It may belong to the quota again: then the leader
         may have counted it since, or a replica, which may know that sooner, may have admitted something."""
-        term = self._accounts.term
+        forgotten, term = False, self._accounts.term
 
         def change(account: Account) -> tuple[Account, None]:
+            nonlocal forgotten
             news = any(known.get(uid) != kept for uid, kept in accounts.of_source(account, key).items())
-            if news or key in self._registry.source_keys(self._registry.quota_cache.latest(quota)):
-                return account, None
-            log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
-            return accounts.forget_source(account, term, key.text), None
+            forgotten = not news and key not in self._registry.source_keys(self._registry.quota_cache.latest(quota))
+            return accounts.forget_source(account, term, key.text) if forgotten else account, None
 
-        return change
+        if await write(handle, quota, change) and forgotten:
+            log.info("source forgotten", extra={"quota": quota.name, "cluster": key})
 
     async def _belongs(self, key: SourceKey, quota: Quota) -> bool:
         """By consistent reads. A missing Project is no proof: it may be put back. Raises ApiError."""
