@@ -232,10 +232,9 @@ class Publisher:
             elif left > 0:
                 names.append(f"{quota.shown(key)} (its labels have changed)")
                 seconds.append(left)
-        reassigned = self._cluster_cache.reassigned
-        covered = self._cluster_cache.covered(quota) if reassigned and quota.kind != NAMESPACES else ()
-        for cluster in reassigned.keys() & set(covered):
-            if (left := reassigned[cluster] + self._settling - now) > 0:
+        for cluster, since in self._cluster_cache.reassigned.items() if quota.kind != NAMESPACES else ():
+            left = since + self._settling - now
+            if left > 0 and self._cluster_cache.covers(quota, cluster):
                 shown = quota.shown(SourceKey.of_namespaces(quota.key.uid, cluster))
                 names.append(f"{shown} (its namespaceProjects has changed)")
                 seconds.append(left)

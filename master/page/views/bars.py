@@ -59,13 +59,13 @@ def of_quota(quota: MasterQuota) -> list[Bar]:
     """Raises QuantityError, and msgspec.ValidationError, for what the API server should have refused."""
     status = quota.status
     limits, used = _limits_and_used(quota)
-    return bars(limits, used, resources.parse(status.reserved), idle_of(status.seeds), _warn_at(quota))
+    return bars(limits, used, resources.parse(status.reserved), idle_of(status.seeds), warn_at_of(quota))
 
 
 def standings(quota: MasterQuota) -> list[Standing]:
     """What can be told without the words and the pieces of bars, for a list of very many. Raises as `of_quota`."""
     limits, used = _limits_and_used(quota)
-    warn_at = _warn_at(quota)
+    warn_at = warn_at_of(quota)
     return [
         Standing(name, level_of(used[name], limits[name], warn_at), amounts.percent(used[name], limits[name]))
         if name in used
@@ -78,7 +78,7 @@ def _limits_and_used(quota: MasterQuota) -> tuple[ResourceList, ResourceList]:
     return resources.parse(quota.status.hard or spec_quota(quota)), resources.parse(quota.status.global_usage)
 
 
-def _warn_at(quota: MasterQuota) -> int:
+def warn_at_of(quota: MasterQuota) -> int:
     warn = quota.spec.get("warnAtPercent", WARN_AT_PERCENT)
     return warn if isinstance(warn, int) else WARN_AT_PERCENT
 

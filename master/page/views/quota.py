@@ -78,7 +78,6 @@ def page(quota: MasterQuota, seeds: Sequence[Seed], now: datetime, *, made_from:
     silent = staleness.silence_of_master(seeds, now)
     found = bars.of_quota(quota)
     names = [bar.name for bar in found]
-    warn = quota.spec.get("warnAtPercent", bars.WARN_AT_PERCENT)
     return QuotaPage(
         name=quota.metadata.name,
         kind=kind,
@@ -87,7 +86,7 @@ def page(quota: MasterQuota, seeds: Sequence[Seed], now: datetime, *, made_from:
         default=quota.metadata.labels.get(DEFAULT_LABEL) == "true",
         made_from=made_from,
         enforcement=str(quota.spec.get("enforcement", "deny")),
-        warn_at=warn if isinstance(warn, int) else bars.WARN_AT_PERCENT,
+        warn_at=bars.warn_at_of(quota),
         bars=found,
         raised=_raised(quota),
         overrides=overrides.lines(shown_overrides(quota)),
