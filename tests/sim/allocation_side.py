@@ -18,7 +18,6 @@ from seed.admission.types import Verdict
 from seed.kinds.allocations.admission import AllocationAdmission
 from seed.kinds.allocations.source import AllocationSources
 from seed.model.quota import Quota
-from seed.usage.source import UsageSource as AnySource
 from tests.sim.allocations import NAMESPACE, AllocationClient, AllocationServer, MachineEvaluator, SizedMachine
 from tests.sim.namespaces import Watch
 from tests.sim.seed_side import Leader, Replica, UsageSource
@@ -37,10 +36,9 @@ class Sources(dict[str, UsageSource]):
         self.others: list[Mapping[Any, Any]] = []
 
     def get(self, key: str, default: Any = None) -> Any:
-        found = super().get(key)
-        for others in self.others if found is None else ():
-            found = found if found is not None else others.get(key)
-        return found if found is not None else default
+        if key in self:
+            return super().__getitem__(key)
+        return next((others[key] for others in self.others if key in others), default)
 
     def __getitem__(self, key: str) -> Any:
         if (found := self.get(key)) is None:
@@ -68,12 +66,6 @@ class AllocationLeader(Leader):
             )
             sources.others.append(self.allocations)
         return sources
-
-    def _changed(self, source: AnySource, freed: bool) -> None:
-        self.counting.changed(source, freed)
-
-    def _state_changed(self, source: AnySource) -> None:
-        self.accounts.look_again(source.consumer)
 
     @property
     def watch(self) -> Watch:

@@ -119,15 +119,7 @@ class AllocationWorld(World):
         )
 
     def room_of(self, source: Source) -> int | None:
-        names = self._size(source, SIZES[0])
-        room: int | None = None
-        for spec in self.master.quotas.values():
-            if self._limits(spec.subject, source.project):
-                there = resources.total(self.there(site, spec.subject) for site in self.sites.values())
-                for name, limit in resources.only(spec.limits, names).items():
-                    left = max(limit - there.get(name, 0), 0)
-                    room = left if room is None else min(room, left)
-        return room
+        return self.room(source.project, self._size(source, SIZES[0]))
 
     # What users do -------------------------------------------------------------------------------------------------
 

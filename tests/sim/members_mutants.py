@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from typing import Any
 
 import msgspec
 
 from common.quota.account import Account
-from common.quota.resources import ResourceList
 from seed.accounts import source_count
 from seed.cache.clusters import ClusterCache
 from seed.cache.quotas import QuotaCache
@@ -35,18 +34,8 @@ def not_those_of_objects(cache: QuotaCache, consumer: Consumer) -> list[Quota]:
     return found if consumer.quota else [quota for quota in found if not quota.of_objects]
 
 
-def of_one_kind_at_a_time(
-    account: Account,
-    term: int,
-    source: UsageSource,
-    quota: Quota,
-    found: ResourceList,
-    *,
-    seen: Mapping[str, int],
-    gone: Set[str],
-    doubtful: Set[str],
-) -> Account:
-    after = _count(account, term, source, quota, found, seen=seen, gone=gone, doubtful=doubtful)
+def of_one_kind_at_a_time(account: Account, term: int, source: UsageSource, *more: Any, **seen: Any) -> Account:
+    after = _count(account, term, source, *more, **seen)
     same = {key: used for key, used in after.used.items() if SourceKey(key).kind == source.key.kind}
     return msgspec.structs.replace(after, used=same)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import cast
 
 from common.kube.controller.leader_election import Term
-from seed.usage.source import UsageSource as AnySource
 from tests.sim.allocation_side import AllocationLeader, AllocationReplica, Sources
 from tests.sim.namespace_side import NamespaceLeader, NamespaceReplica
 from tests.sim.seed_side import Leader, Replica, UsageSource
@@ -28,12 +27,6 @@ class MembersLeader(NamespaceLeader, AllocationLeader):
     def follow_clusters(self, replica: Replica) -> None:
         Leader.follow_clusters(self, replica)
         NamespaceLeader.follow_clusters(self, replica)
-
-    def _changed(self, source: AnySource, freed: bool) -> None:
-        self.counting.changed(source, freed)
-
-    def _state_changed(self, source: AnySource) -> None:
-        self.accounts.look_again(source.consumer)
 
 
 class MembersReplica(NamespaceReplica, AllocationReplica):

@@ -123,14 +123,9 @@ class MembersWorld(TenancyWorld):
         return resources.add(inside, World.there(self, site, copy.subject, without))
 
     def room_of(self, source: Source) -> int | None:
-        room = super().room_of(source) if isinstance(source, NamespacedCluster) else None
-        applying = [spec for spec in self.master.quotas.values() if self._limits(spec.subject, source.project)]
-        for spec in applying if not isinstance(source, NamespacedCluster) else ():
-            there = resources.total(self.there(site, spec.subject) for site in self.sites.values())
-            for name, limit in resources.only(spec.limits, self._size(source, UNIT)).items():
-                left = max(limit - there.get(name, 0), 0)
-                room = left if room is None else min(room, left)
-        return room
+        if isinstance(source, NamespacedCluster):
+            return super().room_of(source)
+        return self.room(source.project, self._size(source, UNIT))
 
     # What users do -------------------------------------------------------------------------------------------------
 

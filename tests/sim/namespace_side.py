@@ -23,7 +23,6 @@ from seed.kinds.namespaces.evaluators.resource_quotas import largest, promised
 from seed.kinds.namespaces.source import NamespacedSource
 from seed.kinds.namespaces.sources import NamespacedSources
 from seed.model.quota import Quota
-from seed.usage.source import UsageSource as AnySource
 from tests.sim import namespaces, seed_side
 from tests.sim.namespaces import PODS_EVALUATOR, ClusterClient, LabelWatch, NamespacedCluster, Watch
 from tests.sim.seed_side import Leader, Replica, UsageSource
@@ -128,12 +127,6 @@ class NamespaceLeader(Leader):
         for task in self._following.values():
             task.cancel()
         super().stop()
-
-    def _changed(self, source: AnySource, freed: bool) -> None:
-        self.counting.changed(source, freed)
-
-    def _state_changed(self, source: AnySource) -> None:
-        self.accounts.look_again(source.consumer)
 
 
 def _listed_at(key: str, counting: QuotaNamespaces) -> dict[str, int]:

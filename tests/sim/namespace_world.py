@@ -294,21 +294,10 @@ class NamespaceWorld(World):
             if quota.name in view.copies and resources.only(wish.need, quota.limits)
         }
 
-    def _verdict(
-        self,
-        wish: Wish,
-        call: str,
-        site: Site,
-        no: Refusal | None,
-        quotas: list[Quota],
-        gives_up: float,
-        *,
-        repeated: bool,
-    ) -> None:
+    def _binding(self, wish: Wish, site: Site, quotas: list[Quota]) -> list[Quota]:
         """What a quota reserved that has lost the namespace meanwhile is not its use."""
         applying = {spec.key.uid for spec in self._applying(wish.thing)}
-        asked = [quota for quota in quotas if quota.key.uid in applying]
-        super()._verdict(wish, call, site, no, asked, gives_up, repeated=repeated)
+        return [quota for quota in super()._binding(wish, site, quotas) if quota.key.uid in applying]
 
     def finish(self, wish: Wish, *, persists: bool) -> None:
         source = self._cluster(wish.thing)

@@ -12,7 +12,6 @@ from typing import Any
 from common.quota import account as accounts
 from common.quota import fencing
 from common.quota.account import Account
-from seed.admission.refusal import Refusal
 from seed.model.quota import Quota
 from tests.sim import servers
 from tests.sim.checks import Thing, Wish
@@ -45,25 +44,13 @@ class PartsWorld(World):
         return there & set(replica.view.limits.values())
 
     def _look_at_blocks(self, wish: Wish, site: Site, replica: Replica, quotas: list[Quota]) -> None:
-        super()._look_at_blocks(wish, site, replica, self._open(site, quotas))
+        super()._look_at_blocks(wish, site, replica, self._binding(wish, site, quotas))
 
-    def _verdict(
-        self,
-        wish: Wish,
-        call: str,
-        site: Site,
-        no: Refusal | None,
-        quotas: list[Quota],
-        gives_up: float,
-        *,
-        repeated: bool,
-    ) -> None:
-        super()._verdict(wish, call, site, no, self._open(site, quotas), gives_up, repeated=repeated)
-
-    def _open(self, site: Site, quotas: list[Quota]) -> list[Quota]:
-        """Without those of a closed account. A replica that has not heard yet admits from its block for a moment. That
-        does not count before the account is opened again, which waits for longer."""
-        return [quota for quota in quotas if (site.name, quota.key.uid) not in self._closed]
+    def _binding(self, wish: Wish, site: Site, quotas: list[Quota]) -> list[Quota]:
+        """Not those of a closed account. A replica that has not heard yet admits from its block for a moment. That does
+        not count before the account is opened again, which waits for longer."""
+        found = super()._binding(wish, site, quotas)
+        return [quota for quota in found if (site.name, quota.key.uid) not in self._closed]
 
     def relabel(self, seed: str) -> None:
         state = self.master.seeds.get(seed)

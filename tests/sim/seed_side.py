@@ -47,6 +47,7 @@ from seed.model.consumer import Consumer
 from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
 from seed.usage.source import Problem
+from seed.usage.source import UsageSource as AnySource
 from tests.sim import servers
 from tests.sim.loop import Loop
 from tests.sim.network import Network, Process
@@ -457,6 +458,12 @@ class Leader:
 
     def _followed(self, replica: Replica) -> Mapping[str, UsageSource]:
         return {}
+
+    def _changed(self, source: AnySource, freed: bool) -> None:
+        self.counting.changed(source, freed)
+
+    def _state_changed(self, source: AnySource) -> None:
+        self.accounts.look_again(source.consumer)
 
     def known(self) -> dict[str, UsageSource]:
         return dict(self.sources)

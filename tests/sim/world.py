@@ -567,9 +567,10 @@ class World:
         if no is not None and no.code == 503 and any(words in no.text for words in CROWDED):
             self._check_share(wish, no)
         if no is None and not wish.ended:
-            known = {quota.key.uid for quota in quotas}
+            binding = self._binding(wish, site, quotas)
+            known = {quota.key.uid for quota in binding}
             missing = any(spec.key.uid not in known for spec in self._applying(wish.thing))
-            self.truth.allow(wish, call, quotas, missing=missing, repeated=repeated)
+            self.truth.allow(wish, call, binding, missing=missing, repeated=repeated)
 
         def heard() -> None:
             if wish.ended or self.now >= gives_up:
@@ -584,6 +585,10 @@ class World:
                     self._ended(wish)
 
         self.network.post(f"verdict for {wish.thing.uid}", None, site.api, heard)
+
+    def _binding(self, _wish: Wish, _site: Site, quotas: list[Quota]) -> list[Quota]:
+        """Of those that were asked, the ones of which the wish is use now."""
+        return quotas
 
     def _check_share(self, wish: Wish, no: Refusal) -> None:
         """What others fill keeps nobody out who never asked for much."""
@@ -834,13 +839,15 @@ class World:
                         total[name] = total.get(name, 0) + amount
         return total
 
-    def room(self, project: str) -> int | None:
-        """How many units fit into what the quotas of the project leave; None if nothing limits it."""
+    def room(self, project: str, names: Collection[str] | None = None) -> int | None:
+        """How many units fit into what the quotas of the project leave, of these resources or of all; None if nothing
+        limits it."""
         room: int | None = None
         for spec in self.master.quotas.values():
             if self._limits(spec.subject, project):
                 there = [self.there(site, spec.subject) for site in self.sites.values()]
-                for name, limit in surge.regular(spec.limits).items():
+                limits = surge.regular(spec.limits)
+                for name, limit in (limits if names is None else resources.only(limits, names)).items():
                     left = max(limit - sum(each.get(name, 0) for each in there), 0)
                     room = left if room is None else min(room, left)
         return room
