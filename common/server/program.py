@@ -28,8 +28,8 @@ CLEAN = 0
 FAILED = 1
 USAGE = 2
 
-# Watch caches are many objects that live long; by default Python looks through young ones every 700 allocations. What
-# survives two looks is old: with more, a look at all that is young takes 0.1 s in one piece while a list comes.
+# Watch caches are many objects that live long; by default Python looks through young ones every 700 allocations. All
+# that are young are looked at after three such looks. After twenty, while a list comes, that took 0.1 s in one piece.
 GC_THRESHOLDS = (20_000, 2, 500)
 
 CUT_OFF_SECONDS = 2.0  # what main has for its `finally` blocks once it is cancelled

@@ -295,7 +295,8 @@ class ClusterObjects:
                 counting.on_change(counting, True)
 
     def _look_at(self, counting: QuotaNamespaces, name: str, most: int | None = None) -> int:
-        """As it is by now: since it was added, `counting` is also told of each change."""
+        """Takes up the namespace as it is now, if it is selected. One that has changed since `counting` was added was
+        taken up by that change."""
         found = self.namespaces.store.get(name)
         if found is None or name in counting.selected or not counting.selects(found.metadata.labels):
             return 0
