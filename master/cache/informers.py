@@ -17,9 +17,10 @@ from common.api.labels import SETTINGS
 from common.api.seed_selector import SeedSelector
 from common.api.types import SEEDS, CatalogueEntry, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Conflict, NotFound, Unavailable
+from common.kube.client.errors import Conflict, NotFound
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
+from common.kube.controller.fresh_lists import list_anew
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
 from common.runtime.listeners import Listeners
@@ -211,17 +212,8 @@ class Caches:
             await reflector.synced.wait()
 
     async def refresh(self, timeout: float) -> None:
-        """Lists every cache anew, by lists that begin after this call. Raises Unavailable.
-
-        A watch can be silent for a while before that is noticed: what a cache has is old by as much.
-        """
-        until = time.monotonic() + timeout
-        asked = [(reflector, reflector.relist(impatient=True)) for reflector in self._all.values()]
-        try:
-            for reflector, number in asked:
-                await reflector.wait_listed(number, max(until - time.monotonic(), 0.0))
-        except TimeoutError as error:
-            raise Unavailable(0, "Unavailable", str(error)) from None
+        """Lists every cache anew. Raises Unavailable."""
+        await list_anew(self._all.values(), timeout)
 
     async def confirm(self, plural: str, name: str, seen: Object | None) -> None:
         """Asks the API server itself whether an object is what its cache says, or gone if that says so.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 
 import msgspec
 
@@ -44,10 +44,14 @@ class _Watched(msgspec.Struct, frozen=True):
 
 
 class BlockCollector:
-    def __init__(self, leader: Accounts, sources: AccountSources, *, in_flight_window: float) -> None:
+    def __init__(
+        self, leader: Accounts, sources: AccountSources, *, in_flight_window: float, proven_at: Callable[[], float]
+    ) -> None:
+        """`proven_at`: see Counting."""
         self._accounts = leader
         self._sources = sources
         self._after = in_flight_window + blocks.TAKEN_AFTER
+        self._proven_at = proven_at
         self._watched: dict[Life, _Watched] = {}
         self._taken: LruDict[Block, None] = LruDict()
 
@@ -67,7 +71,10 @@ class BlockCollector:
             owner: seen if (seen := before.known.get(owner)) is not None and seen[0] == block else (block, now)
             for owner, block in blocks.owners(account).items()
         }
-        overdue = frozenset(owner for owner, (_, since) in known.items() if now - since > self._after)
+        proven = self._proven_at()  # later than the block, so no source is unknown here in which it was used
+        overdue = frozenset(
+            owner for owner, (_, since) in known.items() if now - since > self._after and since <= proven
+        )
         sources = self._sources.of(quota)
         if overdue != before.overdue:
             self._watched[life] = _Watched(known, overdue, moment())

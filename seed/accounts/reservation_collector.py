@@ -59,12 +59,14 @@ class ReservationCollector:
         changed: Callable[[UsageSource, bool], None],
         *,
         in_flight_window: float,
+        proven_at: Callable[[], float],
     ) -> None:
-        """`changed(source, freed)` makes a source be counted."""
+        """`changed(source, freed)` makes a source be counted. `proven_at`: see Counting."""
         self._accounts = leader
         self._sources = sources
         self._changed = changed
         self._window = in_flight_window
+        self._proven_at = proven_at
         self._evidence: dict[tuple[str, str], _Evidence] = {}  # by quota uid and life of its account
 
     def keep(self, lives: Set[tuple[str, str]]) -> None:
@@ -76,7 +78,8 @@ class ReservationCollector:
         life = quota.key.uid, account.incarnation
         before = self._evidence.get(life, _Evidence())
         known = reservation_gc.watched(account, before.first_seen, now)
-        due = [entry for entry in reservation_gc.overdue(known, self._window, now) if self._may_go(*entry)]
+        overdue = reservation_gc.overdue(known, self._window, now, self._proven_at())
+        due = [entry for entry in overdue if self._may_go(*entry)]
         checks = reservation_gc.in_turn(due, before.looked)[:MAX_CHECKS]
         missed = self._missed(account, known, before.taken, now)
         asked = sorted(missed, key=lambda source: before.asked.get(source, float("-inf")))[:MAX_ASKED]

@@ -1,11 +1,13 @@
 """When a reservation without an object goes (protocol.md, rule 4.5), and what is held back until then. Pure.
 
 No reservation goes by age alone: it takes a consistent read of the object, made after the API server's request timeout
-has passed on the leader's own clock since the reservation was first seen as it is.
+has passed on the leader's own clock since the reservation was first seen as it is. And it takes caches that are later
+than that: by older ones, the namespace of what was admitted may be none that the quota selects.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from enum import Enum
@@ -36,9 +38,12 @@ def watched(account: Account, known: FirstSeen, now: float) -> dict[ReservationK
     }
 
 
-def overdue(known: FirstSeen, window: float, now: float) -> list[Entry]:
-    """Those whose requests have ended one way or the other; only a read can tell which."""
-    return [(key, reservation) for key, (reservation, first) in known.items() if now - first > window]
+def overdue(known: FirstSeen, window: float, now: float, proven: float = math.inf) -> list[Entry]:
+    """Those whose requests have ended one way or the other; only a read can tell which. `proven`: nothing that had
+    happened by then is missing in the leader's caches."""
+    return [
+        (key, reservation) for key, (reservation, first) in known.items() if now - first > window and first <= proven
+    ]
 
 
 def in_turn(due: Iterable[Entry], looked: Looked) -> list[Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -57,8 +58,10 @@ class Counting:
         *,
         in_flight_window: float,
         find_hosted: Callable[[str], Awaitable[UserCluster | None]] | None = None,
+        proven_at: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """`find_hosted`: for keys of ClusterCache's `hosted`, by a consistent read. Raises ApiError."""
+        """`find_hosted`: for keys of ClusterCache's `hosted`, by a consistent read. Raises ApiError. `proven_at`:
+        nothing that had happened by then (monotonic) is missing in the caches of quotas and clusters."""
         self._quota_cache = quota_cache
         self._registry = registry
         self._accounts = leader
@@ -75,8 +78,12 @@ class Counting:
         self._checks: dict[str, asyncio.Task[None]] = {}  # by quota uid
         self._turns = asyncio.Semaphore(CHECKS)
         self._removal = SourceRemoval(cluster, cluster_cache, registry, leader, find_hosted)
-        self._collector = ReservationCollector(leader, sources, self.changed, in_flight_window=in_flight_window)
-        self._blocks = BlockCollector(leader, leader.account_sources, in_flight_window=in_flight_window)
+        self._collector = ReservationCollector(
+            leader, sources, self.changed, in_flight_window=in_flight_window, proven_at=proven_at
+        )
+        self._blocks = BlockCollector(
+            leader, leader.account_sources, in_flight_window=in_flight_window, proven_at=proven_at
+        )
         self._unnamed: dict[str, dict[str, frozenset[Block]]] = {}  # by source and uid: see `_certain`
 
     def changed(self, source: UsageSource, freed: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from common.kube.controller.fresh_lists import list_anew
 from common.kube.controller.reflector import Reflector
 
 
@@ -31,3 +32,7 @@ class Watches:
     async def wait_synced(self) -> None:
         for reflector in self._reflectors:
             await reflector.synced.wait()
+
+    async def refresh(self, timeout: float) -> None:
+        """Lists every cache anew. Raises Unavailable."""
+        await list_anew(self._reflectors, timeout)

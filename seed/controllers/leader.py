@@ -20,6 +20,7 @@ from seed.usage.source import UsageSource
 log = logging.getLogger(__name__)
 
 CONFIRMED_WITHIN = 3.0  # seconds
+REFRESH_TIMEOUT = 30.0  # ... for lists of the quotas, projects, settings and user clusters
 PAUSE = 1.0  # seconds before trying again after a leadership that failed
 
 
@@ -72,13 +73,19 @@ class Leader:
                 await asyncio.sleep(PAUSE)
 
     async def _lead(self, term: Term) -> None:
-        self._leadership = Leadership(self._replica, term)
         try:
-            ended = await first_of(self._leadership.run(), self._lease.lost.wait())
+            ended = await first_of(self._act(term), self._lease.lost.wait())
             ended.result()
         finally:
             self._leadership = None
             metrics.not_leading()
+
+    async def _act(self, term: Term) -> None:
+        """The leader before may have counted by limits, selectors and projects that this replica has not seen yet
+        (protocol.md, rule 4.4)."""
+        await self._replica.caches.watches.refresh(REFRESH_TIMEOUT)
+        self._leadership = Leadership(self._replica, term)
+        await self._leadership.run()
 
 
 def _each(errors: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

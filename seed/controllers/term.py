@@ -93,6 +93,7 @@ class Leadership:
             self.sources,
             in_flight_window=replica.options.in_flight_window,
             find_hosted=self._find_hosted,
+            proven_at=lambda: replica.caches.watches.proven_at,
         )
 
     def _in_term(self) -> InTerm:

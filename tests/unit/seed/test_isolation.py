@@ -18,6 +18,7 @@ from common.quota.account import Account, Reservation
 from common.runtime import unexpected
 from seed.accounts import usage_writer as countings
 from seed.accounts.publish import UNCOUNTED
+from seed.cache.watches import Watches
 from seed.controllers import leader as leaders
 from seed.controllers.cloud_quotas import CloudQuotas
 from seed.controllers.leader import Leader
@@ -369,7 +370,8 @@ async def test_a_term_that_fails_is_followed_by_another(error: Exception, monkey
 
     monkeypatch.setattr(leaders, "Leadership", Leadership)
     monkeypatch.setattr(leaders, "PAUSE", 0.01)
-    async with running(Leader(cast(Any, SimpleNamespace(lease=Lease()))).run()) as (task,):
+    replica = SimpleNamespace(lease=Lease(), caches=SimpleNamespace(watches=Watches()))
+    async with running(Leader(cast(Any, replica)).run()) as (task,):
         await eventually(lambda: terms == [1, 2])
         assert not task.done()
 

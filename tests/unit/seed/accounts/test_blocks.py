@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import msgspec
@@ -87,6 +88,21 @@ async def test_the_block_of_a_replica_that_is_gone_is_free_once_all_sources_were
         await eventually(lambda: not blocks.owners(leader.world.account()))
         assert leader.world.account().used[KEY]["cpu"] == CPU["cpu"]
         assert use(leader.world) == 8
+
+
+async def test_a_block_stays_while_the_caches_may_be_older_than_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster in which its owner admitted something may not be known here."""
+    monkeypatch.setattr("seed.accounts.usage_writer.CHECK_INTERVAL", 0.02)
+    async with leading(monkeypatch) as leader:
+        leader.proven_at = -math.inf
+        leader.counting._blocks._after = 0.0
+        leader.source.lists_at_once = True
+        await hold(leader, "gone", 1)
+        for _ in range(3):
+            await leader.counting._blocks.take(*_of(leader))
+        assert blocks.owners(leader.world.account())
+        leader.proven_at = math.inf
+        await eventually(lambda: not blocks.owners(leader.world.account()))
 
 
 async def test_a_block_stays_while_a_source_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:

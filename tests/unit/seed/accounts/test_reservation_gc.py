@@ -25,6 +25,13 @@ def test_a_reservation_is_overdue_only_after_the_window_since_it_was_seen_as_it_
     assert reservation_gc.watched(Account(incarnation="a"), known, now=21.0) == {}
 
 
+def test_a_reservation_is_not_overdue_while_the_caches_may_be_older_than_it():
+    """By what they show, the quota may not select the namespace of its object."""
+    known = reservation_gc.watched(Account(incarnation="a", reservations={KEY: reservation()}), {}, now=10.0)
+    assert reservation_gc.overdue(known, 5.0, now=99.0, proven=9.9) == []
+    assert reservation_gc.overdue(known, 5.0, now=99.0, proven=10.0) == [(KEY, reservation())]
+
+
 def entry(name: str, source: str = "ns/a") -> Entry:
     return (source, name), reservation(source=source, object=f"ns/{name}")
 

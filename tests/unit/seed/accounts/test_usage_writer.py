@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -146,6 +147,7 @@ class FakeSeedCluster:
 class Leading:
     def __init__(self, world: SeedWorld, term: int = 1, *, cold: bool = False, window: float = WINDOW) -> None:
         self.world = world
+        self.proven_at = math.inf  # of the caches of quotas and clusters
         self.cluster = FakeSeedCluster(world)
         self.source = FakeSource()
         self.source.lists = 1
@@ -173,6 +175,7 @@ class Leading:
             self.accounts,
             sources,
             in_flight_window=window,
+            proven_at=lambda: self.proven_at,
         )
 
     def there(self, *names: str, cpu: str = "8", generation: int = 1) -> None:
@@ -354,6 +357,20 @@ async def test_a_reservation_without_an_object_goes_on_evidence_after_the_window
     await reserve(leader.world, "a")
     await eventually(lambda: not leader.world.account().reservations)
     assert leader.source.reads == 1
+
+
+async def test_evidence_says_nothing_by_caches_that_may_be_older_than_the_reservation(leader: Leading) -> None:
+    """Another replica may have admitted it by a selector that the leader has not seen."""
+    leader.proven_at = -math.inf
+    await reserve(leader.world, "a")
+    quota = leader.world.quota_cache.quota("project-alpha")
+    assert quota is not None
+    await asyncio.sleep(2 * WINDOW)
+    for _ in range(2):
+        await leader.counting._collector.release(leader.world.handle(), quota, leader.world.account())
+    assert use(leader.world) == 8 and leader.source.reads == 0
+    leader.proven_at = math.inf
+    await eventually(lambda: not leader.world.account().reservations)
 
 
 async def test_what_cannot_be_read_is_not_released(leader: Leading) -> None:
