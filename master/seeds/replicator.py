@@ -13,12 +13,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from common.api.conditions import now
-from common.api.labels import (
-    MASTER_ANNOTATION,
-    MASTER_SEEN_ANNOTATION,
-    RELEASED_ANNOTATION,
-    UID_LABEL,
-)
+from common.api.labels import MASTER_ANNOTATION, MASTER_SEEN_ANNOTATION, RELEASED_ANNOTATION, UID_LABEL
 from common.api.types import GENERATION_ANNOTATION
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
@@ -29,6 +24,7 @@ from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Store
 from common.kube.controller.workqueue import WorkQueue
 from common.runtime.burst import PAUSE, BurstDetector
+from common.runtime.token_bucket import TokenBucket
 from common.runtime.waiting import within
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import (
@@ -59,6 +55,9 @@ SOON = 1.0  # ... until the next try
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
 REVIEWED = 100  # copies of one subject that are looked at when another has come: all that wait are anyway, soon
 SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is reported sooner
+# Copies of what the master does not have: each costs it a read, and the other seeds need the same API server.
+REMOVALS_PER_SECOND, REMOVALS_AT_ONCE = 100.0, 50.0
+LONGEST_TURN = 60.0  # seconds until one that had no turn asks again
 # Of a quota's copy. Master and seed apply each time all that they ever apply to its status: without an owner nothing is
 # left over there.
 NOT_KEPT: list[dict[str, str]] = [{}]
@@ -97,6 +96,7 @@ class CopySync:
         self._cluster = cluster
         self._there = there
         self._rush = rush
+        self._removals = TokenBucket(REMOVALS_PER_SECOND, REMOVALS_AT_ONCE)
         self._on_settled = on_settled
         # A quota limits nothing on a seed before its copy is there: it does not wait behind a thousand projects.
         self._quotas, self._others = (
@@ -212,10 +212,7 @@ class CopySync:
         return found
 
     def _actual(self, key: Key) -> QuotaCopy | Named | None:
-        plural, name = key
-        if plural == "seeds":
-            return self._there.seed.store.get(name)
-        found: QuotaCopy | Named | None = _store(self._there, plural).get(name)
+        found: QuotaCopy | Named | None = _store(self._there, key[0]).get(key[1])
         return found
 
     async def _reconcile(self, key: Key) -> float | None:
@@ -291,6 +288,8 @@ class CopySync:
             await self._caches.confirm("seeds", self._seed, self._caches.seeds.store.get(self._seed))
         elif isinstance(actual, QuotaCopy) and self._successor_missing(actual):
             return SUCCEEDED
+        if original is None and not self._removals.take(time.monotonic()):
+            return min(SOON + len(self._unsynced) / REMOVALS_PER_SECOND, LONGEST_TURN)
         await self._caches.confirm(*key, original)
         await self._delete(key, actual, released=True)
         return None
@@ -379,6 +378,7 @@ def _is_shown(actual: Object | None, desired: Object) -> bool:
 
 def _store(side: Caches | SeedCaches, plural: str) -> Store[Any]:
     reflectors: dict[str, Reflector[Any]] = {
+        "seeds": side.seeds if isinstance(side, Caches) else side.seed,
         "quotasettings": side.settings,
         "organizations": side.organizations,
         "projects": side.projects,

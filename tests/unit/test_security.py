@@ -76,6 +76,7 @@ ROUTES = "unit/master/apiserver/test_problem.py"
 DISCOVERY = "unit/common/kube/client/test_api_discovery.py"
 BOUNDED = "unit/common/api/test_bounded.py"
 ESCROW = "unit/common/quota/test_escrow.py"
+REPLICATOR = "unit/master/seeds/test_replicator.py"
 REMOTE = "unit/master/seeds/test_remote_cache.py"
 AGENTS = "unit/master/seeds/test_agent_pages.py"
 DECIDED = "unit/master/quotas/test_controller.py"
@@ -864,6 +865,9 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{ESCROW}::test_a_report_with_more_names_than_a_ledger_takes_is_not_taken_up",
     ),
     "a seed shows millions of copies": (f"{REMOTE}::test_a_seed_takes_no_more_memory_than_its_bound",),
+    "a seed shows very many copies": (
+        f"{REPLICATOR}::test_a_seed_with_very_many_copies_that_the_master_has_not_is_cleared_bit_by_bit",
+    ),
     "an agent answers with a token or a name": (
         f"{AGENTS}::test_a_seed_with_a_token_or_a_name_that_no_request_has_is_not_asked",
     ),

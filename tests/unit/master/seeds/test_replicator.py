@@ -31,7 +31,14 @@ from master.cache.informers import BY_SUBJECT, Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, MasterQuota, Named, QuotaCopy
 from master.seeds import other_master, replicator
 from master.seeds.remote_cache import SeedCaches
-from master.seeds.replicator import BLOCKED, SUCCEEDED, CopySync
+from master.seeds.replicator import (
+    BLOCKED,
+    LONGEST_TURN,
+    REMOVALS_AT_ONCE,
+    REMOVALS_PER_SECOND,
+    SUCCEEDED,
+    CopySync,
+)
 from tests.running import running
 from tests.unit.fake_api_server import eventually, within
 
@@ -181,6 +188,24 @@ async def test_a_copy_that_nothing_follows_goes_at_once() -> None:
     seen(seed.master, quota("of-another", project="beta"))
     assert await seed.look("old") is None
     assert seed.done == GOES
+
+
+async def test_a_seed_with_very_many_copies_that_the_master_has_not_is_cleared_bit_by_bit() -> None:
+    """Each costs the master's API server a read, and the other seeds wait for the same one."""
+    seed = Seed()
+    many = int(REMOVALS_AT_ONCE) + 200
+    for number in range(many):
+        seen(seed.there, copy(quota(f"q{number}", project=f"p{number}")))
+        seed.sync.add((QUOTA, f"q{number}"))
+    began = time.monotonic()
+    again = [await seed.look(f"q{number}") for number in range(many)]
+    most = REMOVALS_AT_ONCE + 1 + (time.monotonic() - began) * REMOVALS_PER_SECOND
+    assert REMOVALS_AT_ONCE <= again.count(None) <= most
+    assert len(seed.done) == 2 * again.count(None)
+    assert all(pause is None or 1 < pause < LONGEST_TURN for pause in again)
+    seen(seed.master, quota("new"))
+    assert await seed.look("new") is None
+    assert seed.done[-1] == ("create", "new", False), "what the master has does not wait for them"
 
 
 async def test_a_former_one_of_the_same_name_does_not_count_as_the_one_to_come() -> None:
