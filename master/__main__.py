@@ -24,6 +24,7 @@ from common.server import program
 from common.server.program import Program
 from master.apiserver.server import ApiServer
 from master.history.prometheus import PrometheusHistory
+from master.history.recent_refusals import RecentRefusals
 from master.history.sampler import Sampler
 from master.manager import LEASE, Master
 from master.page.app import CALLBACK, Page
@@ -94,7 +95,8 @@ class MasterOptions(CommonOptions):
         str | None,
         Flag(
             flags.http_url,
-            "Prometheus that scrapes the master: the page reads the use of the last 30 days there, and no file is kept",
+            "Prometheus that scrapes the master: the page reads use and refusals of the last 30 days there, and no "
+            "file is kept",
         ),
     ] = None
     history_prometheus_labels: Annotated[
@@ -127,13 +129,16 @@ def provider(given: MasterOptions) -> Provider | None:
         raise UsageError(f"the files of the OpenID Connect client cannot be used: {error}") from None
 
 
-def history_of(given: MasterOptions) -> PrometheusHistory | None:
+def history_of(given: MasterOptions, master: Master) -> PrometheusHistory | Sampler | None:
     """Raises UsageError."""
-    if given.history_prometheus_url is None:
-        return None
-    if given.history_file is not None:
+    url, file = given.history_prometheus_url, given.history_file
+    if url is not None and file is not None:
         raise UsageError("--history-file and --history-prometheus-url: choose one of them")
-    return PrometheusHistory(given.history_prometheus_url, dict(given.history_prometheus_labels))
+    agents = AgentPages(master.caches, given.namespace, metrics.kubernetes_request)
+    if url is not None:
+        recent = RecentRefusals(master.caches, agents, lambda: master.leading is not None)
+        return PrometheusHistory(url, dict(given.history_prometheus_labels), recent)
+    return Sampler(master.caches, file, agents) if file is not None else None
 
 
 async def connect(given: MasterOptions) -> Cluster:
@@ -164,13 +169,10 @@ async def serve(running: Program, given: MasterOptions) -> None:
     if given.api_address is not None:
         names = given.api_names or (f"seedquota-master.{given.namespace}.svc",)
         key = SessionKey(cluster, given.namespace)
-        sampler = None
-        if given.history_file is not None:
-            agents = AgentPages(master.caches, given.namespace, metrics.kubernetes_request)
-            sampler = Sampler(master.caches, given.history_file, agents)
+        history = history_of(given, master)
         try:
             prefix = prefix_of(given.page_url or "")
-            page = Page(lambda: key.sealer, prefix, history_of(given) or sampler, provider(given))
+            page = Page(lambda: key.sealer, prefix, history, provider(given))
             api = ApiServer(
                 cluster,
                 master.caches,
@@ -185,8 +187,8 @@ async def serve(running: Program, given: MasterOptions) -> None:
             raise UsageError(f"--page-url: {error}") from None
         if given.page == "on":
             work.append(key.run())
-            if sampler is not None:
-                work.append(sampler.run())
+            if history is not None:
+                work.append(history.run())
         running.health.add("api", api.not_ready)
         work.append(api.run())
     try:

@@ -13,7 +13,7 @@ from cli.connection import TIMEOUT
 from cli.outcome import Failed
 from common.quota import resources
 from common.quota.quantity import UNIT
-from master.history.prometheus_api import Points, PrometheusError, query_range
+from master.history.prometheus_api import Points, PrometheusError, by_resource, query_range
 
 PARTS = 12
 LEAST = 300  # seconds of one part: less than a few scrapes tell nothing
@@ -45,7 +45,7 @@ async def parts(url: str, quota: str, now: datetime, since: float) -> list[Part]
         async def ask(query: str) -> Points:
             end, count = now.timestamp(), max(math.ceil(since / step), 1)
             try:
-                return await query_range(session, url, query, end - (count - 1) * step, end, step)
+                return by_resource(await query_range(session, url, query, end - (count - 1) * step, end, step))
             except PrometheusError as error:
                 raise Failed(str(error)) from None
 

@@ -21,6 +21,8 @@ MAX_PART: Final = 96 * 1024  # bytes: two of them fit into what the master reads
 MAX_COUNT: Final = 2**40
 
 Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+Resource = Annotated[str, Meta(min_length=1, max_length=317, pattern=r"^[!-~]+\Z")]
+"""It becomes a label of a metric, and a metric that cannot be read would take all others with it."""
 
 
 class QuotaRefusals(Wire):
@@ -28,7 +30,7 @@ class QuotaRefusals(Wire):
     its name."""
 
     total: Count
-    short: Annotated[dict[Annotated[str, Meta(max_length=317)], Count], Meta(max_length=MAX_RESOURCES)] = {}
+    short: Annotated[dict[Resource, Count], Meta(max_length=MAX_RESOURCES)] = {}
 
 
 class CountedPart(Wire):

@@ -14,6 +14,7 @@ from common.runtime import logs, metrics
 from common.server import serving_certificate
 from devcluster.reference.markdown import code, table
 from master.apiserver import metrics as api
+from master.history import refusal_metrics
 from master.notifications import metrics as notifications
 from master.reporting.metrics import MasterMetrics
 from seed import collectors
@@ -32,6 +33,9 @@ _MASTER = """\
 ## seedquota-master
 
 Only the replica that leads has samples. Those of the HTTP API are on each replica that serves it.
+Refusals of quotas are there only with `--history-prometheus-url`, for
+[the page](../how-to/page.md#the-last-30-days): of at most 1,000 quotas and resources in each two hours. If there are
+more, those of the quotas that refused most are kept, and not all of these two hours is known.
 An amount is in cores for `cpu`, in bytes for memory and storage, else in pieces; `unit` says which.
 What seeds hold of a quota, and what of that is idle, is on the seeds: `seedquota_seed_held`, `seedquota_seed_idle`.
 """
@@ -65,7 +69,12 @@ def page() -> str:
         *_declared(observed),
         *(row for collector in _collectors(collectors) for row in _collected(collector.collect())),
     ]
-    master = [*_declared(api), *_declared(notifications), *_collected(MasterMetrics(lambda: None).collect())]
+    master = [
+        *_declared(api),
+        *_declared(notifications),
+        *_collected(MasterMetrics(lambda: None).collect()),
+        *_collected(refusal_metrics.families((), {})),
+    ]
     parts = ((_BOTH, both), (_MASTER, master), (_SEED, seed))
     tables = [f"{text}\n{table(('metric', 'kind', 'labels', 'what it is'), sorted(rows))}\n" for text, rows in parts]
     return "\n".join([_HEAD, *tables])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import aiohttp
 import msgspec
@@ -24,6 +25,13 @@ class PrometheusUnreachableError(PrometheusError):
     """It answers nothing to anybody."""
 
 
+class Series(NamedTuple):
+    """`values`: each with its Unix time; only those of at least 0."""
+
+    labels: Mapping[str, str]
+    values: Sequence[tuple[float, float]]
+
+
 class _Series(msgspec.Struct):
     metric: dict[str, str] = {}
     values: list[tuple[float, str]] = []
@@ -42,27 +50,36 @@ class _QueryResponse(msgspec.Struct, rename="camel"):
 
 async def query_range(
     session: aiohttp.ClientSession, url: str, query: str, start: float, end: float, step: float
-) -> Points:
+) -> list[Series]:
     """`url`: of its start page. Times are Unix times, `step` is in seconds. Raises PrometheusError."""
     wanted = {"query": query, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
     return read(await _get(session, f"{url.rstrip('/')}/api/v1/query_range", wanted))
 
 
-def read(content: bytes) -> Points:
+def read(content: bytes) -> list[Series]:
     """Raises PrometheusError."""
     try:
         answer = msgspec.json.decode(content, type=_QueryResponse)
         if answer.status != "success":
             raise PrometheusError(f"Prometheus refuses the question: {answer.error[:MAX_SAID]}")
-        found: Points = {}
-        for series in answer.data.result:
-            for time, value in series.values:
-                amount = float(value)
-                if math.isfinite(amount) and 0 <= amount <= MAX_AMOUNT:
-                    found.setdefault(time, {})[series.metric.get("resource", "")] = amount
+        return [
+            Series(each.metric, [(time, float(value)) for time, value in each.values if _is_amount(float(value))])
+            for each in answer.data.result
+        ]
     except (ValueError, RecursionError) as error:
         raise PrometheusError(f"Prometheus answers what cannot be read: {error}") from None
-    return found
+
+
+def by_resource(found: Iterable[Series]) -> Points:
+    points: Points = {}
+    for series in found:
+        for time, amount in series.values:
+            points.setdefault(time, {})[series.labels.get("resource", "")] = amount
+    return points
+
+
+def _is_amount(value: float) -> bool:
+    return math.isfinite(value) and 0 <= value <= MAX_AMOUNT
 
 
 async def _get(session: aiohttp.ClientSession, url: str, wanted: Mapping[str, str]) -> bytes:

@@ -13,6 +13,7 @@ from master.history.refusals import PartTold, RefusalTally, current
 from master.seeds.agent_pages import AgentPages
 
 PATH = f"decisions/{refusal_counts.PATH}"
+ASK_EVERY = 600.0  # seconds: a replica of an agent that ends takes with it what it counted since
 AT_A_TIME = 16  # seeds
 ASKED_FOR = "history"  # whose turn it is beside users
 

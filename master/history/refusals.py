@@ -101,12 +101,23 @@ def merged(before: Counts, after: Counts, most: int) -> tuple[Counts, bool]:
     by_quota: dict[str, Counts] = {}
     for key, count in both.items():
         by_quota.setdefault(key[0], {})[key] = count
-    kept: Counts = {}
+    chosen: Counts = {}
     for uid in sorted(by_quota, key=lambda uid: (-by_quota[uid].get((uid, ALL), 0), uid)):
-        if len(kept) + len(by_quota[uid]) > most:
+        if len(chosen) + len(by_quota[uid]) > most:
             break
-        kept |= by_quota[uid]
-    return kept, False
+        chosen |= by_quota[uid]
+    return chosen, False
+
+
+def kept(before: PartTold | None, after: PartTold, most: int) -> PartTold:
+    """What is known of one part, with at most so many counts. All of it is known once every agent told it after its
+    end, whatever is told later; but not where there are more counts than are kept."""
+    if before is None:
+        before = PartTold(after.begin, {}, whole=False, ended=False)
+    counts, all_kept = merged(before.counts, after.counts, most)
+    if not all_kept:
+        return after._replace(counts=counts, whole=False)
+    return (before if before.whole and before.ended else after)._replace(counts=counts)
 
 
 def refusals(rows: Iterable[tuple[int, str, int]], known: Collection[int]) -> Refusals:
@@ -115,3 +126,14 @@ def refusals(rows: Iterable[tuple[int, str, int]], known: Collection[int]) -> Re
     for begin, resource, count in rows:
         counts.setdefault(begin, {})[resource] = count
     return Refusals(counts, known)
+
+
+def joined(one: Refusals, other: Refusals) -> Refusals:
+    """Of one quota, from two who may each know less than the other."""
+    counts: dict[int, dict[str, int]] = {}
+    for part in (one.counts, other.counts):
+        for begin, found in part.items():
+            known = counts.setdefault(begin, {})
+            for resource, count in found.items():
+                known[resource] = max(known.get(resource, 0), count)
+    return Refusals(counts, {*one.known, *other.known})

@@ -20,7 +20,7 @@ from common.quota.quantity import UNIT, QuantityError
 from master.cache.informers import Caches
 from master.cache.objects import MasterQuota
 from master.history.forecast import Point
-from master.history.refusal_poll import RefusalPoll
+from master.history.refusal_poll import ASK_EVERY, RefusalPoll
 from master.history.refusals import NOTHING_KNOWN, Lately, Refusals
 from master.history.store import BUCKET, History, Sample
 from master.quotas import staleness
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 SAMPLE_EVERY = 300.0  # seconds
 FORGET_EVERY = 12  # samples
-ASK_EVERY = 600.0  # seconds: a replica of an agent that ends takes with it what it counted since
 
 
 class Sampler:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from common.api.refusal_counts import PART
 from master.history.forecast import Point
-from master.history.refusals import ALL, Lately, PartTold, Refusals, merged, refusals
+from master.history.refusals import ALL, Lately, PartTold, Refusals, kept, refusals
 
 BUCKET = PART  # seconds: of what is sampled in it, the largest use is kept
 KEPT = 30 * 86400  # seconds: 360 points of each series
@@ -36,10 +36,6 @@ CREATE TABLE IF NOT EXISTS told (bucket INTEGER PRIMARY KEY, whole INTEGER NOT N
 _WRITE = """
 INSERT INTO samples VALUES (?, ?, ?, ?)
 ON CONFLICT (series, bucket) DO UPDATE SET used = max(used, excluded.used), most = excluded.most
-"""
-_TOLD = """
-INSERT INTO told VALUES (?, ?, ?)
-ON CONFLICT (bucket) DO UPDATE SET whole = excluded.whole, ended = excluded.ended WHERE NOT (whole AND ended)
 """
 
 
@@ -83,17 +79,18 @@ class History:
     def add_refusals(self, told: PartTold) -> None:
         """Beside what is known of that bucket already."""
         rows = self._database.execute("SELECT quota, resource, count FROM refusals WHERE bucket = ?", (told.begin,))
-        before = {(quota, resource): count for quota, resource, count in rows}
-        kept, all_kept = merged(before, told.counts, MAX_REFUSALS)
+        counts = {(quota, resource): count for quota, resource, count in rows}
+        known = self._database.execute("SELECT whole, ended FROM told WHERE bucket = ?", (told.begin,)).fetchone()
+        before = PartTold(told.begin, counts, *map(bool, known)) if known is not None else None
+        found = kept(before, told, MAX_REFUSALS)
         self._database.execute("BEGIN")
         try:
             self._database.execute("DELETE FROM refusals WHERE bucket = ?", (told.begin,))
             self._database.executemany(
-                "INSERT INTO refusals VALUES (?, ?, ?, ?)", ((told.begin, *key, count) for key, count in kept.items())
+                "INSERT INTO refusals VALUES (?, ?, ?, ?)",
+                ((told.begin, *key, count) for key, count in found.counts.items()),
             )
-            if not all_kept:
-                self._database.execute("DELETE FROM told WHERE bucket = ?", (told.begin,))
-            self._database.execute(_TOLD, (told.begin, told.whole and all_kept, told.ended))
+            self._database.execute("REPLACE INTO told VALUES (?, ?, ?)", (told.begin, found.whole, found.ended))
             self._database.execute("COMMIT")
         except BaseException:
             self._database.execute("ROLLBACK")

@@ -8,11 +8,13 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from common.kube.client.meta import ObjectMeta
 from devcluster.charts import MASTER, SEED
@@ -21,6 +23,9 @@ from devcluster.processes import ProcessGroup
 from master.cache.objects import MasterQuota
 from master.history import prometheus as history_in_prometheus
 from master.history.prometheus import PrometheusHistory
+from master.history.recent_refusals import RecentRefusals
+from master.history.refusal_metrics import COUNTS
+from master.history.refusals import ALL, PartTold, Refusals, current
 from tests.chart import prometheus
 from tests.chart.alert_cases import CASES, GONE, RUNS, Case, Growing, Value, with_labels
 from tests.chart.helm import Helm
@@ -233,11 +238,69 @@ async def test_the_page_reads_use_and_limits_of_its_own_installation_from_a_real
         quota = MasterQuota(metadata=ObjectMeta(name="q", uid="uid"), spec={})
         here = {"namespace": target(MASTER)["namespace"]}
         deadline = time.monotonic() + SECONDS
-        while not (found := await PrometheusHistory(server.url, here).points(quota)):
+        while not (found := await PrometheusHistory(server.url, here, told()).points(quota)):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.5)
         assert [(name, points[-1].used, points[-1].limit) for name, points in found.items()] == [("cpu", 12.0, 64.0)]
-        assert await PrometheusHistory(server.url, {"namespace": "another"}).points(quota) == {}
+        assert await PrometheusHistory(server.url, {"namespace": "another"}, told()).points(quota) == {}
+    finally:
+        await asyncio.to_thread(group.close)
+
+
+def told(*parts: PartTold) -> RecentRefusals:
+    """What a leader knows that was told this by the agents."""
+    now = datetime.fromtimestamp(max((part.begin for part in parts), default=0), UTC)
+    recent = RecentRefusals(cast(Any, None), cast(Any, None), lambda: True, lambda: now)
+    recent._told, recent._names = {part.begin: part for part in parts}, {"uid": "q", "other": "r"}
+    return recent
+
+
+def exposed(recent: RecentRefusals, pod: str) -> list[str]:
+    """Its samples, with the label that Prometheus adds."""
+    registry = CollectorRegistry()
+    registry.register(recent)
+    lines = generate_latest(registry).decode().splitlines()
+    return [line.replace("{", f'{{pod="{pod}",', 1) for line in lines if not line.startswith("#")]
+
+
+async def test_refusals_are_read_from_a_real_prometheus_after_those_who_knew_them_are_gone(
+    helm: Helm, tmp_path: Path, served: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicas led one after the other. The second knows less of the part before, and that it is not all; of
+    another quota it knows more."""
+    for name in ("KEPT_SECONDS", "FAILED_SECONDS"):
+        monkeypatch.setattr(history_in_prometheus, name, 0.0)
+    group = ProcessGroup()
+    try:
+        server = await started(helm, tmp_path, group, served)
+        now, before = current(time.time())
+        counts = {("uid", ALL): 5, ("uid", "cpu"): 3, ("other", ALL): 99}
+        first = told(PartTold(before, counts, whole=True, ended=True))
+        less = PartTold(before, {("uid", ALL): 2}, whole=False, ended=True)
+        second = told(less, PartTold(now, {("uid", ALL): 1}, whole=True, ended=False))
+        quota = MasterQuota(metadata=ObjectMeta(name="q", uid="uid"), spec={})
+        here, wanted = {"namespace": target(MASTER)["namespace"]}, {before: {ALL: 5, "cpu": 3}}
+
+        async def read() -> Refusals:
+            return await PrometheusHistory(server.url, here, told()).refusals(quota)
+
+        async def until(found: Refusals) -> None:
+            deadline = time.monotonic() + SECONDS
+            while (last := await read()) != found:
+                assert time.monotonic() < deadline, last
+                await asyncio.sleep(0.5)
+
+        assert await read() == Refusals({}, set()), "no sample is not zero"
+        served.more[MASTER] = exposed(first, "a")
+        await until(Refusals(wanted, {before}))
+        served.more[MASTER] = exposed(second, "b")
+        await until(Refusals({**wanted, now: {ALL: 1}}, {before}))
+        served.more[MASTER], deadline = [], time.monotonic() + SECONDS
+        while (await server.get("query", query=COUNTS))["result"]:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.5)
+        assert await read() == Refusals({**wanted, now: {ALL: 1}}, {before})
+        assert await PrometheusHistory(server.url, {"namespace": "another"}, told()).refusals(quota) == ({}, set())
     finally:
         await asyncio.to_thread(group.close)
 

@@ -15,8 +15,9 @@ from playwright.async_api import Browser, expect
 
 from devcluster import manifests
 from devcluster.balancer import Balancer
-from devcluster.install import MASTER_USER, NAMESPACE
+from devcluster.install import MASTER_USER, NAMESPACE, Program
 from devcluster.load import Outcome, Size, machine
+from devcluster.network import free_port
 from devcluster.objects import CHARTS, rights
 from tests.integration.installed.site import until
 from tests.integration.page.place import OPERATOR, TENANT, Place
@@ -129,6 +130,54 @@ async def test_what_was_refused_is_listed_and_marked_on_the_plots(
     async with asked.looking(browser, TENANT, java_script_enabled=False) as window:
         await window.open("/projects/alpha")
         assert "Refused at least " in await window.text(), "also to whoever may see the project, and without script"
+
+
+@asynccontextmanager
+async def read_from_prometheus(place: Place, url: str) -> AsyncIterator[list[Program]]:
+    """The replicas of the master, which keep no file meanwhile."""
+    replicas = [place.installed.programs[f"seedquota-master{suffix}"] for suffix in ("", "-b")]
+    commands = [replica._command for replica in replicas]
+    for replica in replicas:
+        kept = [each for each in replica._command if not each.startswith("--history-file=")]
+        replica._command = [*kept, f"--history-prometheus-url={url}"]
+    try:
+        yield replicas
+    finally:
+        for replica, command in zip(replicas, commands, strict=True):
+            replica._command = command
+            await replica.stop()
+            await replica.start()
+
+
+async def test_the_replica_that_leads_exports_what_was_refused_for_the_prometheus_that_keeps_it(asked: Place) -> None:
+    """Reading it again is tested in tests/chart. Of this quota nothing would be read before its second two hours."""
+    assert (await asked.tenant.create(Size("64", "1Gi", "1Gi"))).outcome is Outcome.REFUSED
+
+    async def exported(replica: Program) -> set[str]:
+        """Its samples of the quota, without the values, of whatever part."""
+        async with asked.http.get(f"{replica.health}/metrics") as answer:
+            lines = re.sub(r'part="[0-9]{2}:00",', "", await answer.text()).splitlines()
+        return {each.rpartition(" ")[0] for each in lines if "_refusals{" in each and "project-alpha" in each}
+
+    async with read_from_prometheus(asked, f"http://127.0.0.1:{free_port()}") as replicas:
+
+        async def known() -> None:
+            wanted = {f'seedquota_quota_refusals{{quota="project-alpha",resource="{name}"}}' for name in ("", "cpu")}
+            found = [await exported(replica) for replica in replicas]
+            assert any(wanted <= each for each in found) and set() in found, found
+            status, text, _ = await asked.get("/quotas/project-alpha", OPERATOR)
+            assert status == 200 and "Refused at least " in text, text
+
+        for start in range(STARTS):
+            for replica in replicas:
+                await replica.stop()
+                await replica.start()
+            try:
+                await until(known, 30)
+                break
+            except AssertionError:
+                if start == STARTS - 1:
+                    raise
 
 
 async def test_a_manifest_is_compared_with_a_quota_by_real_agents(asked: Place, browser: Browser) -> None:

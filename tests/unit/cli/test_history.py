@@ -210,7 +210,7 @@ async def test_an_answer_that_is_none_is_said(text: str, status: int, said: str)
 def test_an_amount_that_no_quota_has_is_left_out(amount: str) -> None:
     series = {"metric": {"resource": "cpu"}, "values": [[1, amount], [2, "4"]]}
     answer = {"status": "success", "data": {"resultType": "matrix", "result": [series]}}
-    assert prometheus_api.read(json.dumps(answer).encode()) == {2.0: {"cpu": 4.0}}
+    assert prometheus_api.by_resource(prometheus_api.read(json.dumps(answer).encode())) == {2.0: {"cpu": 4.0}}
 
 
 def test_times_and_urls_are_checked_and_a_password_is_not_repeated() -> None:

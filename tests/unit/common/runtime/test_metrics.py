@@ -23,6 +23,7 @@ from common.kube.controller.workqueue import WorkQueue
 from common.runtime import logs, metrics
 from common.server import serving_certificate
 from master.apiserver import metrics as apiserver
+from master.history import refusal_metrics
 from master.notifications import metrics as notifications
 from master.reporting.metrics import MasterMetrics
 from seed import collectors
@@ -68,7 +69,10 @@ def sections() -> dict[str, list[str]]:
             + collected(metrics.QueuesCollector().collect())
         ),
         "## seedquota-master": sorted(
-            declared(apiserver) + declared(notifications) + collected(MasterMetrics(lambda: None).collect())
+            declared(apiserver)
+            + declared(notifications)
+            + collected(MasterMetrics(lambda: None).collect())
+            + collected(refusal_metrics.families((), {}))
         ),
         "## seedquota-seed": sorted(
             declared(observed)

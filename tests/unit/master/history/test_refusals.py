@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from common.api.refusal_counts import PART, CountedPart, QuotaRefusals, RefusalCounts
+from common.api.refusal_counts import PART, CountedPart, QuotaRefusals, RefusalCounts, read
 from common.api.types import Seed
 from master.cache.informers import Caches
-from master.history import refusals, store
+from master.history import recent_refusals, refusals, store
 from master.history.forecast import DAY, Point
+from master.history.recent_refusals import RecentRefusals
 from master.history.refusal_poll import PATH
 from master.history.refusals import ALL, NOTHING_KNOWN, Lately, PartTold, Refusals, RefusalTally, merged
 from master.history.sampler import Sampler
@@ -228,6 +229,36 @@ async def test_seeds_that_tell_nothing_keep_nobody_from_being_counted_and_nothin
         await sampler._ask(1)
         assert agents.asked[2:] == ["eu"], "a seed that is away is not waited for"
         assert BEGIN not in (await sampler.refusals(quota("q"))).known
+
+
+async def test_for_a_prometheus_what_agents_told_is_remembered_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_refusals, "MAX_KEPT", 2)
+    async with reviewer() as cluster:
+        caches = Caches(cluster, "seedquota")
+        fill(caches.quotas.store, {name: quota(name, used={"cpu": "1"}) for name in QUOTAS})
+        fill(caches.seeds.store, {"eu": seed("eu")})
+        agents, now = FakeAgents(caches, {"eu": told(q=3)}), [BEGIN + 60.0]
+        recent = RecentRefusals(caches, agents, lambda: True, lambda: datetime.fromtimestamp(now[0], UTC))
+        assert recent.of("q") == NOTHING_KNOWN._replace(known=[])
+        await recent.ask()
+        assert recent.of("q") == Refusals({BEGIN: {ALL: 3, "cpu": 3}}, [BEGIN, BEGIN - PART])
+        assert recent.lately() == Lately(BEGIN - PART, {"q": 3}, whole=True)
+        now[0] += PART  # BEGIN has ended since it was told
+        assert recent.of("q") == Refusals({BEGIN: {ALL: 3, "cpu": 3}}, [])
+        agents.answers = {"eu": None}
+        await recent.ask()
+        assert recent.lately() == Lately(BEGIN, {"q": 3}, whole=False)
+        agents.answers = {"eu": told(q=3, r=1)}
+        await recent.ask()
+        assert recent.of("q").counts == {BEGIN: {ALL: 3, "cpu": 3}}
+        assert recent.of("r") == Refusals({}, []), "it refused, and nothing says so"
+
+
+def test_a_name_that_no_metric_can_have_is_not_read() -> None:
+    for name in ("", "a\n", "a b", "\0", "é", "c" * 400):
+        counts = RefusalCounts(life="a", since=0, parts=[CountedPart(0, {"q": QuotaRefusals(1, {name: 1})})])
+        assert read(msgspec.json.encode(counts)) is None
+    assert read(msgspec.json.encode(told(q=1))) is not None
 
 
 LAST = int(NOW.timestamp()) // BUCKET * BUCKET
