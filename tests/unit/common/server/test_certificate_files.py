@@ -3,19 +3,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trustme
 
+from common.server import certificate_files
 from common.server.certificate_files import CertificateFiles
 from tests.running import running
 from tests.unit.fake_api_server import eventually as until
 
 NAME = "seedquota-seed.quotas.svc"
-LOOK = 0.02
+LOOK, OVERLAP = 0.02, 60.0
 
 
 class Issuer:
@@ -57,12 +60,12 @@ def issuer(tmp_path: Path) -> Issuer:
 
 
 @asynccontextmanager
-async def following(issuer: Issuer, overlap: float = 60.0) -> AsyncIterator[tuple[CertificateFiles, list[bytes]]]:
+async def following(issuer: Issuer) -> AsyncIterator[tuple[CertificateFiles, list[bytes]]]:
     bundles: list[bytes] = []
     files = CertificateFiles(
         issuer.directory,
         look_seconds=LOOK,
-        overlap_seconds=overlap,
+        overlap_seconds=OVERLAP,
         on_bundle=lambda: bundles.append(files.ca_bundle),
     )
     async with running(files.run()):
@@ -99,9 +102,13 @@ async def test_a_renewed_certificate_is_served_by_the_next_handshake_and_the_bun
         assert len(bundles) == 1
 
 
-async def test_a_new_ca_is_trusted_by_callers_before_anything_of_it_is_served(issuer: Issuer) -> None:
+async def test_a_new_ca_is_trusted_by_callers_before_anything_of_it_is_served(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(certificate_files, "time", SimpleNamespace(monotonic=lambda: now))
     issuer.issue()
-    async with following(issuer, overlap=0.3) as (files, bundles):
+    async with following(issuer) as (files, bundles):
         await files.wait_ready(30)
         old, first = files.ca_bundle, await handshake(files, files.ca_bundle)
         issuer.new_ca()
@@ -109,6 +116,7 @@ async def test_a_new_ca_is_trusted_by_callers_before_anything_of_it_is_served(is
         await until(lambda: len(bundles) == 2)
         assert bundles[1].startswith(old)
         assert await handshake(files, old) == first
+        now += OVERLAP
         await until(lambda: len(bundles) == 3)
         assert bundles[1] == old + bundles[2]
         assert await handshake(files, bundles[1]) != first

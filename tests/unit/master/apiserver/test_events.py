@@ -61,15 +61,13 @@ def change(world: World, resource: str, *objects: Object) -> None:
         world.app.caches._listeners.call(resource, Change(None, each))
 
 
-async def test_what_changes_is_told_at_once_and_what_changes_together_is_told_together(world: World) -> None:
+async def test_what_changes_is_told_and_what_changes_together_is_told_together(world: World) -> None:
     async with following(world) as stream:
         secret = Object(metadata=ObjectMeta(name="eu-1"))
         change(world, "secrets", secret)
         change(world, "resourcequotas", quota("b", "project", "alpha"), quota("a", "namespaces", ""))
         change(world, "resourcequotas", quota("b", "project", "alpha"))
         change(world, "seeds", Named(metadata=ObjectMeta(name="eu-1")))
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
         assert await told(stream) == {
             "changed": [
                 {"resource": "resourcequotas", "name": "a"},
@@ -78,7 +76,6 @@ async def test_what_changes_is_told_at_once_and_what_changes_together_is_told_to
             ],
             "more": False,
         }
-        assert loop.time() - begun < 1.0
         change(world, "projects", Named(metadata=ObjectMeta(name="alpha")))
         assert (await told(stream))["changed"] == [{"resource": "projects", "name": "alpha"}]
     await eventually(lambda: not world.app.events._streams and not world.app.events._of)

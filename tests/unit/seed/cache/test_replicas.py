@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -250,16 +251,14 @@ async def test_a_replica_started_again_takes_the_record_over_and_says_that_it_kn
     assert again.stale() is not None
 
 
-async def test_a_new_quota_is_told_at_once_a_thousand_of_them_together_and_a_status_not(
-    seed: Seed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_new_quota_is_told_at_once_a_thousand_of_them_together_and_a_status_not(seed: Seed) -> None:
     record = seed.record()
     async with running(record.run()):
         await asyncio.wait_for(record.kept.wait(), 30)
         seed.heard("100")
         seed.listed()
         await asyncio.sleep(2 * module.COALESCE)
-        before = seed.writes
+        before, began = seed.writes, time.monotonic()
         for number in range(1000):
             seed.quota(101 + number, name=f"q-{number}")
             seed.heard(str(101 + number))
@@ -272,7 +271,7 @@ async def test_a_new_quota_is_told_at_once_a_thousand_of_them_together_and_a_sta
         async with asyncio.timeout(30):
             while not await told():
                 await asyncio.sleep(0.01)
-        assert seed.writes - before <= 3
+        assert seed.writes - before <= 3 + (time.monotonic() - began) / module.COALESCE
         before = seed.writes
         for number in range(1000):
             seed.quota(2000 + number, name=f"q-{number}")

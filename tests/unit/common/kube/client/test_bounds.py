@@ -24,7 +24,7 @@ from common.kube.client.resource import Resource, WatchEvent
 from common.kube.client.transport import Pace
 from common.kube.client.watch import WatchStream
 from common.runtime import metrics
-from tests.unit.fake_api_server import eventually
+from tests.unit.fake_api_server import PATIENCE, eventually
 
 THINGS = Resource("", "v1", "things", "Thing", namespaced=True, type=Object)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -306,7 +306,7 @@ async def test_what_is_not_complete_is_bounded_for_all_answers_of_one_api_server
         ):
             with pytest.raises(Malformed, match="all answers together are larger"):
                 while True:
-                    await asyncio.gather(asyncio.wait_for(first.read(), 0.1), asyncio.wait_for(second.read(), 0.1))
+                    await asyncio.gather(*(asyncio.wait_for(each.read(), PATIENCE) for each in (first, second)))
         asked = [asyncio.create_task(cluster.get(THINGS, "a", "n")) for _ in range(2)]
         (refused,), (waiting,) = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         assert isinstance(refused.exception(), Malformed)
