@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+import time
+from collections.abc import Callable, Mapping, Set
 
 from common.api.catalogue import Catalogue
 from common.quota import resources
-from common.quota.account import Account
+from common.quota.account import Account, Reservation
 from common.quota.resources import ResourceList
 from seed.accounts.plan import SourceFacts
 from seed.accounts.registry import AccountRegistry
@@ -14,12 +16,22 @@ from seed.model.quota import Quota
 from seed.model.source_key import SourceKey
 from seed.usage.source import UsageSource
 
+FirstSeen = Mapping[str, tuple[Reservation, float]]  # by uid: as it is, and since when (monotonic)
+
 
 class AccountSources:
-    def __init__(self, registry: AccountRegistry, sources: Mapping[str, UsageSource]) -> None:
+    def __init__(
+        self,
+        registry: AccountRegistry,
+        sources: Mapping[str, UsageSource],
+        proven_at: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        """`proven_at`: see Counting."""
         self._quota_cache, self._cluster_cache = registry.quota_cache, registry.cluster_cache
         self._registry = registry
         self._sources = sources
+        self._proven_at = proven_at
+        self._untold: dict[tuple[str, str], FirstSeen] = {}  # by quota uid and source
 
     def of(self, quota: Quota) -> list[UsageSource]:
         found = (self._sources.get(key) for key in self._registry.source_keys(quota))
@@ -63,6 +75,43 @@ class AccountSources:
         of_kind = next((each for each in self._cluster_cache.of_projects if each.kind == key.kind), None)
         counts = of_kind.counts if of_kind is not None else Catalogue.from_objects
         return counts(self._quota_cache.catalogue, used)
+
+    def sure(
+        self, quota: Quota, source: UsageSource, reservations: Mapping[str, Reservation]
+    ) -> Mapping[str, Reservation]:
+        """Without those of something that a count of the source does not tell, as far as is known here: who admitted
+        that may know a later limit, or a later catalogue. Once the caches are later than the reservation, it is
+        something that was limited before. Not loans: those of which a count does not take care count twice."""
+        before = self._untold.pop((quota.key.uid, source.key), {})
+        unknown = self._unknown(source, {name for kept in reservations.values() for name in kept.amount})
+        if not unknown:
+            return reservations
+        now = time.monotonic()
+        self._untold[quota.key.uid, source.key] = untold = {
+            uid: seen if (seen := before.get(uid)) is not None and seen[0] == kept else (kept, now)
+            for uid, kept in reservations.items()
+            if not (kept.replaces or unknown.isdisjoint(kept.amount))
+        }
+        waiting = self._waiting(untold)
+        return {uid: kept for uid, kept in reservations.items() if uid not in waiting}
+
+    def withholds(self, quota_uid: str, source: str) -> bool:
+        """Whether a count that comes later drops something that the last one kept, though nothing changes there."""
+        return bool(self._waiting(self._untold.get((quota_uid, source), {})))
+
+    def keep(self, quota_uids: Set[str]) -> None:
+        """Forgets every quota but these."""
+        self._untold = {count: untold for count, untold in self._untold.items() if count[0] in quota_uids}
+
+    def _waiting(self, untold: FirstSeen) -> set[str]:
+        proven = self._proven_at()
+        return {uid for uid, (_, since) in untold.items() if since > proven}
+
+    def _unknown(self, source: UsageSource, names: Set[str]) -> Set[str]:
+        """Those of the names that a count of the source does not tell."""
+        inside = source.in_namespaces
+        told = inside.told if inside is not None else self.counted(source.key, dict.fromkeys(names, 0)).keys()
+        return names - told
 
     def _strays(self, quota: Quota) -> list[SourceKey]:
         """The sources of projects that have something here and no copy, as far as the quota may count them."""

@@ -69,8 +69,9 @@ class Accounts:
         in_flight_window: float,
         known: Callable[[Quota], Known] = lambda _quota: (None, {}),
         on_reconcile: ReconcileHook | None = None,
+        proven_at: Callable[[], float] = lambda: float("inf"),
     ) -> None:
-        """`known`: what of the quota all replicas have."""
+        """`known`: what of the quota all replicas have. `proven_at`: see Counting."""
         self.term = term.number
         self._since = term.since
         self._cold = not term.continuous
@@ -90,7 +91,7 @@ class Accounts:
         self._unsized: dict[tuple[str, str], Rest] = {}  # by quota uid and source
         self.uncounted: dict[tuple[str, str], float] = {}  # ... since when counting fails, though it is followed
         self._progress: dict[str, Progress] = {}  # by quota uid
-        self.account_sources = AccountSources(registry, sources)
+        self.account_sources = AccountSources(registry, sources, proven_at)
         self.waits = Waits()
         self._publisher = Publisher(cluster, self._cluster_cache, known, self.waits, self.uncounted, in_flight_window)
 
@@ -190,7 +191,8 @@ class Accounts:
         known = self._unsized.get((quota.key.uid, source.key))
         before, ahead = account.used.get(source.key, {}), blocks.together(account)
         rest = unsized.rest(known, before, reservations, totals, ahead=ahead)
-        sure = source_count.covered(reservations, doubtful, live=source.live)
+        sure = self.account_sources.sure(quota, source, reservations)
+        sure = source_count.covered(sure, doubtful, live=source.live)
         seen, gone = totals.seen(sure), totals.gone(sure)
         counted = {uid for uid, kept in reservations.items() if uid in gone or seen.get(uid, -1) >= kept.generation}
         found = self.account_sources.counted(source.key, unsized.used(rest, reservations, totals, counted))

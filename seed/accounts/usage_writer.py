@@ -266,10 +266,10 @@ class Counting:
         unadmitted.judge(certain, sure=True)
 
     def _withheld(self, handle: AccountHandle, source: UsageSource) -> bool:
-        """Whether updates were not dropped because it is not certain what has happened there: a list that brings no
-        change tells nobody."""
+        """Whether something was not dropped that may be later: updates, while it is not certain what has happened there
+        (a list that brings no change tells nobody), or what a count tells by caches that are later."""
         account = handle.writer.account
-        return (
+        return self._accounts.account_sources.withholds(handle.key.uid, source.key) or (
             not source.live
             and account is not None
             and any(kept.generation for kept in accounts.of_source(account, source.key).values())
@@ -307,7 +307,9 @@ class Counting:
                     self._checks[uid] = asyncio.create_task(check, name=f"evidence for {quota.name}")
             self._collector.keep(alive)
             self._blocks.keep(alive)
-            self._accounts.forget_uncounted({uid for uid, _ in alive})
+            uids = {uid for uid, _ in alive}
+            self._accounts.forget_uncounted(uids)
+            self._accounts.account_sources.keep(uids)
 
     async def _check_in_turn(self, handle: AccountHandle, quota: Quota) -> None:
         async with self._turns:

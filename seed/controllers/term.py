@@ -120,6 +120,7 @@ class Leadership:
             in_flight_window=replica.options.in_flight_window,
             known=self._replicas.in_force,
             on_reconcile=metrics.reconciled,
+            proven_at=lambda: replica.caches.watches.proven_at,
         )
 
     def _enforcement(self, asked: AskedOfSeed) -> Enforcement:

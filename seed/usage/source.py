@@ -91,6 +91,10 @@ class InNamespaces(Protocol):
     def unlisted(self, since: int) -> list[str]:
         """Which kinds lack a complete list that began after that moment."""
 
+    @property
+    def told(self) -> frozenset[str]:
+        """The names of resources that the totals tell, or may come to tell when a kind can be listed."""
+
     def doubtful(self, since: float) -> frozenset[str] | None:
         """The names of resources that the totals do not tell by lists that began after that moment. None: they tell of
         no resource."""

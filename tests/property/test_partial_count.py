@@ -112,7 +112,9 @@ class World:
             _demands=SimpleNamespace(lists_from=lambda _uid: SINCE),
             _unsized={},
             term=1,
-            account_sources=SimpleNamespace(counted=lambda _key, used: used),
+            account_sources=SimpleNamespace(
+                counted=lambda _key, used: used, sure=lambda _quota, _source, reservations: reservations
+            ),
             may_count=lambda _quota, _source: True,
         )
         kept = {(SOURCE, thing.uid): held for thing in found if (held := thing.reservation) is not None}

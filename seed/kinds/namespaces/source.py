@@ -101,6 +101,10 @@ class NamespacedSource:
         return self._counted.listed_from if self._counted and not self._partial and not self._untold else 0
 
     @property
+    def told(self) -> frozenset[str]:
+        return self.totals.terms.limited
+
+    @property
     def _untold(self) -> frozenset[str]:
         """What the quota limits by now, and the sum does not tell yet."""
         return self._terms.limited - self._counted.terms.limited if self._counted is not None else frozenset()

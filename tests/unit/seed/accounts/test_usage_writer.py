@@ -166,6 +166,7 @@ class Leading:
             term=Term(term, "", was_expired=False, created=False, continuous=not cold, since=0),
             raise_term=raise_term,
             in_flight_window=window,
+            proven_at=lambda: self.proven_at,
         )
         self.counting = Counting(
             cluster,
