@@ -10,7 +10,7 @@ from common.api.types import Seed
 from common.runtime.unexpected import contained
 from master.cache.informers import Caches
 from master.history.refusals import PartTold, RefusalTally, current
-from master.seeds.agent_pages import AgentPages
+from master.seeds.agent_pages import AgentPages, is_away
 
 PATH = f"decisions/{refusal_counts.PATH}"
 ASK_EVERY = 600.0  # seconds: a replica of an agent that ends takes with it what it counted since
@@ -29,7 +29,7 @@ class RefusalPoll:
         self._tally.forget(now)
         quotas = {quota.metadata.uid for quota in self._caches.quotas.store.values()}
         seeds = [seed for seed in self._caches.seeds.store.values() if seed.spec.state != "Lost"]
-        reached = [seed for seed in seeds if not _is_away(seed)]
+        reached = [seed for seed in seeds if not is_away(seed)]  # others would be waited for
         whole = set(current(now)) if seeds and len(reached) == len(seeds) else set()
         for first in range(0, len(reached), AT_A_TIME):
             some = reached[first : first + AT_A_TIME]
@@ -50,8 +50,3 @@ class RefusalPoll:
     def _taken(self, seed: str, content: bytes, quotas: Collection[str], now: float) -> set[int]:
         told = refusal_counts.read(content)
         return self._tally.take(seed, told, quotas, now) if told is not None else set()
-
-
-def _is_away(seed: Seed) -> bool:
-    """A seed that the master does not reach would be waited for."""
-    return any(each.type == "Connected" and each.status == "False" for each in seed.status.conditions)

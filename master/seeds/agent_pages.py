@@ -8,6 +8,7 @@ may see it: it decides nothing here.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -28,9 +29,12 @@ SEEDS_AT_A_TIME = 16  # ... and seeds of one question
 MAX_AGENTS = 16  # of one seed
 TIMEOUT = 5.0  # seconds, for each request to a seed
 SEED_SECONDS = 8.0
+LEAST_SECONDS = 0.1  # with less time left, a seed is not asked
+ALL_SECONDS = 12.0  # for one question to all seeds: a user's request has 15 s (master/apiserver/app.py)
 MAX_ANSWER = 256 * 1024  # bytes; a decision of one that is not refused by many quotas has some hundred
 
 NO_RIGHT = "the master may not ask the agents there"
+NO_TIME = "other seeds did not answer, and no time was left to ask this one"
 
 
 Ask = Callable[[str, Cluster], Awaitable[None]]
@@ -72,31 +76,36 @@ class AgentPages:
 
     async def on_each(self, seeds: Sequence[Seed], user: str, ask: Ask, no_right: str = NO_RIGHT) -> dict[str, str]:
         """Why which of them could not be asked; `no_right`: where the API server refuses it. `user`: for whom. It ends
-        by itself."""
+        by itself. Seeds that the master is not connected to come last: they may keep others waiting."""
         failed: dict[str, str] = {}
         some = asyncio.Semaphore(SEEDS_AT_A_TIME)
 
-        async def one(seed: Seed) -> None:
+        async def one(seed: Seed, until: float) -> None:
             name = seed.metadata.name
             async with some:
+                left = until - time.monotonic()
+                if left < LEAST_SECONDS:
+                    failed[name] = NO_TIME
+                    return
                 with contained("agents of seeds", name) as attempt:
-                    failed.update(await self._on_one(seed, ask, no_right))
+                    failed.update(await self._on_one(seed, ask, no_right, min(left, SEED_SECONDS)))
                 if attempt.failed:
                     failed[name] = "asking it failed because of an unexpected error: see the log of seedquota-master"
 
         await self._places.take(user)
         try:
             async with asyncio.TaskGroup() as group:
-                for seed in seeds:
-                    group.create_task(one(seed))
+                until = time.monotonic() + ALL_SECONDS
+                for seed in sorted(seeds, key=is_away):
+                    group.create_task(one(seed, until))
         finally:
             self._places.give_back()
         return failed
 
-    async def _on_one(self, seed: Seed, ask: Ask, no_right: str) -> dict[str, str]:
+    async def _on_one(self, seed: Seed, ask: Ask, no_right: str, seconds: float) -> dict[str, str]:
         name = seed.metadata.name
         try:
-            async with asyncio.timeout(SEED_SECONDS):
+            async with asyncio.timeout(seconds):
                 cluster = await self._connection(seed)
                 try:
                     await ask(name, cluster)
@@ -146,3 +155,8 @@ class AgentPages:
 def _list_pods(namespace: str) -> dict[str, object]:
     """With which asking begins."""
     return {"resourceAttributes": {"verb": "list", "resource": "pods", "namespace": namespace}}
+
+
+def is_away(seed: Seed) -> bool:
+    """The master does not reach it, as far as is known."""
+    return any(each.type == "Connected" and each.status == "False" for each in seed.status.conditions)

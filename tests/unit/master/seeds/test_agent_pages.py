@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import msgspec
@@ -11,7 +12,8 @@ from common.api.types import Seed
 from common.kube.client.api_client import Cluster
 from common.server.agents import ACCOUNT
 from master.cache.informers import Caches
-from master.seeds.agent_pages import AgentPages
+from master.seeds import agent_pages
+from master.seeds.agent_pages import NO_TIME, SEEDS_AT_A_TIME, AgentPages
 from tests.unit.fake_api_server import PLURALS, FakeApiServer, fake_api_server
 from tests.unit.odd_errors import odd_errors
 
@@ -65,3 +67,27 @@ async def test_an_error_that_nobody_expected_of_one_seed_stops_no_other(error: E
         failed = await Pages({"bad": bad, "good": good}).on_each(SEEDS, "ann", ask)
     assert asked == ["good"]
     assert list(failed) == ["bad"]
+
+
+async def test_seeds_that_do_not_answer_leave_time_for_those_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than are asked at a time: those that are known to be away come last, and an end is found for the rest."""
+
+    def named(name: str, connected: str) -> Seed:
+        status = {"conditions": [{"type": "Connected", "status": connected}]}
+        return msgspec.convert({"metadata": {"name": name}, "spec": {}, "status": status}, Seed)
+
+    async def ask(seed: str, _cluster: Cluster) -> None:
+        asked.append(seed)
+        if seed != "good":
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(agent_pages, "ALL_SECONDS", 0.5)
+    asked: list[str] = []
+    away = [named(f"away-{number}", "False") for number in range(SEEDS_AT_A_TIME)]
+    hanging = [named(f"hangs-{number}", "True") for number in range(SEEDS_AT_A_TIME - 1)]
+    async with fake_api_server() as server:
+        pages = Pages(dict.fromkeys([seed.metadata.name for seed in [*away, *hanging]] + ["good"], server))
+        failed = await pages.on_each([*away, *hanging, named("good", "True")], "ann", ask)
+    assert "good" in asked and "good" not in failed
+    assert all(failed[seed.metadata.name] == "it does not answer" for seed in hanging)
+    assert [failed[seed.metadata.name] for seed in away].count(NO_TIME) == SEEDS_AT_A_TIME - 1, "one after the good one"
