@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Set
 from enum import Enum
 
 from common.quota.account import Account, Reservation, ReservationKey
-from seed.usage.source import Generation, Taken
+from seed.usage.source import Generation, Taken, UsageSource
 
 UNSEEN_AFTER = 5.0  # seconds after which what was created is usually there
 MOST_UNSEEN = 16  # of one source; then no more is created there (rule 4.10)
@@ -71,6 +71,19 @@ def unseen(
         young = now - first < UNSEEN_AFTER and source not in account.held_back
         if not (reservation.generation or young or now - first > window or (source, uid) in taken):
             found.setdefault(source, []).append((uid, reservation))
+    return found
+
+
+def updates(account: Account, sources: Mapping[str, UsageSource]) -> dict[str, bool]:
+    """The sources with reservations for updates, and whether one of these has ended: the object has changed since, so a
+    count drops what is reserved."""
+    found: dict[str, bool] = {}
+    for (key, uid), kept in account.reservations.items():
+        source = sources.get(key) if kept.generation else None
+        if source is not None:
+            found[key] = found.get(key, False) or (
+                source.live and source.totals.seen([uid]).get(uid, -1) >= kept.generation
+            )
     return found
 
 

@@ -20,6 +20,7 @@ from common.quota.resources import ResourceList
 from common.runtime import unexpected
 from common.runtime.unexpected import contained
 from common.runtime.waiting import within
+from seed.accounts import reservation_gc
 from seed.accounts.account_write import check_opened, write
 from seed.accounts.block_collector import Block, BlockCollector
 from seed.accounts.controller import Accounts
@@ -141,14 +142,22 @@ class Counting:
                 self._accounts.look_at(quota.name)
 
     def _account_changed(self, _name: str, account: Account | None) -> None:
-        """What a replica has named late may be counted already: until the next count it is in the account twice."""
+        """What a replica has named late may be counted already: until the next count it is in the account twice. So may
+        what is reserved for an update: a write that changes no use brings no count, and proves that the update was
+        stored before it, or never."""
         if account is None or account.epoch != self._accounts.term:
             return
-        due = time.monotonic() + (FREED_DELAY if account.scarce else COUNT_DELAY)
+        soon = FREED_DELAY if account.scarce else COUNT_DELAY
         for key in blocks.late_sources(account):
-            if key in self._sources and due < self._due.get(key, float("inf")):
-                self._due[key] = due
-                self._wake.set()
+            self._count_within(key, soon)
+        for key, ended in reservation_gc.updates(account, self._sources).items():
+            self._count_within(key, FREED_DELAY if ended else COUNT_DELAY)
+
+    def _count_within(self, key: str, seconds: float) -> None:
+        due = time.monotonic() + seconds
+        if key in self._sources and due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            self._wake.set()
 
     async def _count_when_due(self) -> None:
         while True:
@@ -325,6 +334,9 @@ class Counting:
         with contained("evidence", quota.name):
             await self._blocks.take(handle, quota, account)
         with contained("evidence", quota.name):
+            for key, ended in reservation_gc.updates(account, self._sources).items():
+                if ended:
+                    self._count_within(key, FREED_DELAY)
             self._end_loans(handle, quota, account)
             self._end_bases(quota, account)
 

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 PAUSE = 0.05  # seconds before asking again when an answer brought nothing
 RETURNS = 4  # pauses in which blocks of other replicas come back, before the master is asked
+UNTIL_COUNTED = 8  # ... in which an earlier update of an object is counted
 MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
 
 NotNow = Fenced | Full | OverShare | HeldBack | ReplacementConflict | Occupied  # and more capacity does not help
@@ -108,8 +109,9 @@ class QuotaClaim:
         refusal: Refusal | None = None
         try:
             attempt = await self._reserve(handle, self._request)
-            full = attempt.refusal is not None and attempt.refusal.code == 403
-            if full and quota.enforced and quota.surge and self._replaceable is not None:
+            if quota.enforced and _is_full(attempt) and not self._request.dry_run:
+                attempt = await self._once_counted(handle, attempt)
+            if quota.enforced and _is_full(attempt) and quota.surge and self._replaceable is not None:
                 attempt = await self._lend(handle, attempt, self._replaceable)
         except (BusyError, NoAccountError) as error:
             refusal = denial.not_open(quota, str(error))
@@ -176,6 +178,32 @@ class QuotaClaim:
         refusal = limits.out_of_time(quota, answered=answer is not None, unsettled=_unsettled(handle, outcome))
         return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=True)
 
+    async def _once_counted(self, handle: AccountHandle, attempt: Attempt) -> Attempt:
+        """An update that would fit without what is reserved for an earlier one of the same object. An API server asks
+        again if the object was changed meanwhile: then the earlier one was stored before that, or never will be, and
+        the next count tells."""
+        request, clock = self._request, asyncio.get_running_loop().time
+        for _ in range(UNTIL_COUNTED):
+            earlier = self._earlier_update(handle)
+            used = resources.subtract(attempt.snapshot.used, earlier)
+            if not earlier or resources.over_limit(request.need, used, self.quota.ceilings):
+                return attempt
+            await asyncio.sleep(min(PAUSE, max(request.deadline - clock(), 0)))
+            if self._earlier_update(handle) != earlier:
+                attempt = await self._reserve(handle, request)
+                if not _is_full(attempt):
+                    return attempt
+        refusal = denial.cannot_decide(self.quota, "what was admitted for this object before is being counted")
+        return Attempt(snapshot=handle.snapshot(self.quota), refusal=refusal, waited=attempt.waited)
+
+    def _earlier_update(self, handle: AccountHandle) -> ResourceList:
+        """What is reserved for it, beside what the object needed before."""
+        account, wanted = handle.writer.account, self._request.reservation
+        known = account.reservations.get((wanted.source, self._request.uid)) if account is not None else None
+        if known is None or not 0 < known.generation < wanted.generation:
+            return {}
+        return resources.subtract(known.amount, known.earlier)
+
     def _is_uncounted(self, handle: AccountHandle) -> bool:
         """An open account comes to count namespaces when its quota first names what is in them, or when a cluster takes
         part, and a cluster when that enters the part of the subject that the quota limits: until that is counted, it
@@ -232,6 +260,10 @@ class QuotaClaim:
             return reservations.cancel(account, self._request.uid, admitted), None
 
         return handle.writer.change(cancelled)
+
+
+def _is_full(attempt: Attempt) -> bool:
+    return attempt.refusal is not None and attempt.refusal.code == 403
 
 
 def ignore(ended: asyncio.Future[None]) -> None:

@@ -360,6 +360,43 @@ async def test_a_reservation_without_an_object_goes_on_evidence_after_the_window
     assert leader.source.reads == 1
 
 
+async def counted_once(leader: Leading, *, generation: int) -> None:
+    leader.there("a", generation=generation)
+    leader.source.lists += 1
+    leader.changed()
+    await eventually(lambda: use(leader.world) == 8)
+
+
+async def test_an_update_that_was_overtaken_keeps_nothing_until_the_window_ends(world: SeedWorld) -> None:
+    """The object was changed in another way meanwhile, which changed no use."""
+    await world.quota(limits="cpu=64", granted="cpu=64")
+    leader = Leading(world, window=3600.0)
+    async with running(leader.accounts.run(), leader.counting.run()):
+        await eventually(lambda: leader.accounts._progress)
+        await counted_once(leader, generation=3)
+        await reserve(world, "a", generation=2)
+        await eventually(lambda: not world.account().reservations)
+        assert use(world) == 8
+
+
+async def test_an_update_that_is_overtaken_later_keeps_nothing_for_long(
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a change of no use nobody tells."""
+    monkeypatch.setattr(countings, "CHECK_INTERVAL", 0.02)
+    await world.quota(limits="cpu=64", granted="cpu=64")
+    leader = Leading(world, window=3600.0)
+    async with running(leader.accounts.run(), leader.counting.run()):
+        await eventually(lambda: leader.accounts._progress)
+        await counted_once(leader, generation=1)
+        await reserve(world, "a", generation=2)
+        await eventually(lambda: not leader.counting._due)
+        assert use(world) == 16
+        leader.there("a", generation=2)
+        await eventually(lambda: not world.account().reservations)
+        assert use(world) == 8
+
+
 async def test_evidence_says_nothing_by_caches_that_may_be_older_than_the_reservation(leader: Leading) -> None:
     """Another replica may have admitted it by a selector that the leader has not seen."""
     leader.proven_at = -math.inf

@@ -12,8 +12,9 @@ from common.api.types import QuotaSettings, SeedCopy, WireIdle
 from common.kube.client.errors import ApiError, Forbidden, Unavailable
 from common.quota import account as accounts
 from common.quota import fencing, reservations
-from common.quota.account import AccountKey, Ask, Reservation
+from common.quota.account import Account, AccountKey, Ask, Reservation
 from seed.accounts import capacity
+from seed.admission import quota_claim
 from seed.admission.types import Replaceable, Request, Verdict
 from seed.ledger.store import Stored, StoreUnavailableError
 from seed.model.consumer import Consumer
@@ -267,6 +268,50 @@ async def test_a_denied_update_leaves_the_creation_that_is_not_counted_yet(world
     assert found.refusal is not None
     for name in ("project-alpha", "org-acme"):
         assert accounts.use(world.account(name)) == nanos("cpu=8")
+
+
+async def of_a_write_that_came_to_nothing(world: SeedWorld) -> None:
+    """What is there uses 8 cpus of 16. An update to 16 was admitted, and was overtaken by another change."""
+    await world.quota(limits="cpu=16", granted="cpu=16", used="cpu=8")
+    assert (await world.admission.decide(request("u", "cpu=8", generation=2))).refusal is None
+
+
+async def test_an_update_that_is_sent_again_is_not_refused_for_what_its_first_try_has_reserved(
+    world: SeedWorld,
+) -> None:
+    await of_a_write_that_came_to_nothing(world)
+    deciding = asyncio.create_task(world.admission.decide(request("u", "cpu=8", generation=3)))
+    await asyncio.sleep(0.01)
+
+    def counted(account: Account) -> tuple[Account, None]:
+        return accounts.count(account, 1, "alpha/c1", nanos("cpu=8"), {"u": 2}), None
+
+    await world.handle().writer.change(counted)
+    assert (await deciding).refusal is None
+    assert accounts.use(world.account()) == nanos("cpu=16")
+
+
+async def test_an_update_cannot_be_decided_while_its_first_try_is_not_counted(
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quota_claim, "PAUSE", 0.001)
+    await of_a_write_that_came_to_nothing(world)
+    found = await world.admission.decide(request("u", "cpu=8", generation=3))
+    assert found.refusal is not None and found.refusal.code == 503
+    assert message(found) == (
+        "quota project-alpha cannot decide: what was admitted for this object before is being counted"
+    )
+    assert accounts.use(world.account()) == nanos("cpu=16")
+
+
+@pytest.mark.parametrize(("need", "generation"), [("cpu=9", 3), ("cpu=8", 0)])
+async def test_what_lacks_more_than_its_first_try_has_is_refused_at_once(
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch, need: str, generation: int
+) -> None:
+    monkeypatch.setattr(quota_claim, "PAUSE", 3600.0)
+    await of_a_write_that_came_to_nothing(world)
+    found = await world.admission.decide(request("u" if generation else "other", need, generation=generation))
+    assert found.refusal is not None and found.refusal.code == 403
 
 
 async def test_a_final_refusal_says_more_than_one_that_is_worth_a_retry(world: SeedWorld) -> None:
