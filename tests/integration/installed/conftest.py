@@ -21,9 +21,17 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
         site = Site(installed)
         site.down.update(installed.programs[name] for name in resting)
         site.said_at_the_start = installed.complaints()
+        await site.remember()
         yield site
         await site.left_nothing()
         await site.close()
+
+
+@pytest_asyncio.fixture(scope="module", autouse=True)
+async def left_as_found(installation: Site) -> AsyncIterator[None]:
+    """After all other fixtures of a file: also what one of them left that failed in the middle is put back."""
+    yield
+    await installation.clean()
 
 
 @pytest_asyncio.fixture

@@ -19,6 +19,7 @@ from devcluster.load import Size, Tenant, machine
 from devcluster.objects import API
 from devcluster.observe import Overshoot, QuotaView, quota_on
 from seed.accounts.capacity import FRESH
+from tests.integration.installed.declared import Declared, delete
 from tests.running import running
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Site:
         self.down: set[Server] = set()
         self.said_at_the_start: list[str] = []
         self._refused_at = 0.0
+        self._declared: Declared | None = None
         self.late = 0  # answers that an API server did not wait for, and that were asked for again
         self._sessions = {server.name: server.session() for server in installed.clusters()}
         self._sessions |= {seed: self._sessions[installed.cluster(seed).name] for seed in installed.seeds}
@@ -136,8 +138,16 @@ class Site:
         await asyncio.gather(*(server.stop() for server in servers))
 
     async def start(self, *servers: Server) -> None:
-        await asyncio.gather(*(server.start() for server in servers))
-        self.down.difference_update(servers)
+        async def one(server: Server) -> None:
+            await server.start()
+            self.down.discard(server)
+
+        await asyncio.gather(*map(one, servers))
+
+    async def start_all(self) -> None:
+        """Whatever a test took down. Second replicas rest."""
+        resting = [program for name, program in self.installed.programs.items() if name.endswith("-b")]
+        await self.start(*(server for server in self.down if server not in resting))
 
     # Asking ---------------------------------------------------------------------------------------------------
 
@@ -371,10 +381,15 @@ class Site:
     def _logs(self) -> Iterable[tuple[str, install.Program]]:
         return [(name, program) for name, program in self.installed.programs.items() if program.log.exists()]
 
+    async def remember(self) -> None:
+        """What is declared now, `clean` puts back."""
+        self._declared = await Declared.in_(self)
+
     async def clean(self) -> None:
         """All that was broken works again, no quota and no Machine is left, and nothing of them."""
-        wanted_down = [program for name, program in self.installed.programs.items() if name.endswith("-b")]
-        await self.start(*(server for server in self.down if server not in wanted_down))
+        await self.start_all()
+        if self._declared is not None:
+            await until(self._declared.put_back, 60)
         await until(self._delete_everything, 60)
         await self.settled()
 
@@ -397,7 +412,7 @@ class Site:
             await self.delete("master", f"resourcequotas/{quota['metadata']['name']}")
         for tenant in self.tenants:
             for found in await self.items(tenant.name, MACHINES):
-                await self.delete(tenant.name, f"{MACHINES}/{found['metadata']['name']}")
+                await delete(self, tenant.name, f"{MACHINES}/{found['metadata']['name']}", found)
 
     async def left_nothing(self) -> None:
         """Waits until the seeds have dropped the ledgers of all quotas that are gone."""

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from devcluster.manifests import Manifest
 from devcluster.objects import API, named
+from tests.integration.installed.declared import delete
 from tests.integration.installed.site import Answer, Json, Site, quota_manifest, until
 
 pytestmark = pytest.mark.integration
@@ -76,9 +77,8 @@ async def uses(site: Site, clusters: int) -> None:
 
 
 @pytest_asyncio.fixture(scope="module")
-async def installation(installation: Site) -> AsyncIterator[Site]:
+async def projects(installation: Site) -> AsyncIterator[Site]:
     site, crd = installation, crd_of_cluster_api()
-    await asyncio.gather(*(site.apply(seed, crd) for seed in SEEDS))
 
     async def asked() -> None:
         """Creates nothing: a Cluster from before there was a webhook would count its UserCluster in."""
@@ -88,6 +88,7 @@ async def installation(installation: Site) -> AsyncIterator[Site]:
                 assert answer.status == 403, answer
 
     try:
+        await asyncio.gather(*(site.apply(seed, crd) for seed in SEEDS))
         await site.apply(
             "master",
             named("Organization", "acme"),
@@ -98,25 +99,24 @@ async def installation(installation: Site) -> AsyncIterator[Site]:
         await until(asked, 60)
         yield site
     finally:  # others share the installation
-        for path in ("resourcequotas/probe", "projects/probe", "projects/gamma", "projects/beta", "organizations/acme"):
-            await site.delete("master", path)
         for seed in SEEDS:
             await site.delete(seed, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/clusters.cluster.x-k8s.io")
 
 
 @pytest_asyncio.fixture
-async def site(installation: Site) -> AsyncIterator[Site]:
-    yield installation
+async def site(projects: Site) -> AsyncIterator[Site]:
+    yield projects
+    await projects.start_all()
     for seed in SEEDS:
         for path in (CAPI, USER_CLUSTERS):
-            for found in await installation.items(seed, path):
+            for found in await projects.items(seed, path):
                 if found["metadata"]["name"] not in ("user-1", "user-2"):
-                    await installation.delete(seed, f"{path}/{found['metadata']['name']}")
-    await installation.delete("master", f"resourcequotas/{QUOTA}")
+                    await delete(projects, seed, f"{path}/{found['metadata']['name']}", found)
+    await projects.delete("master", f"resourcequotas/{QUOTA}")
 
     async def gone() -> None:
         for cluster in ("master", *SEEDS):
-            assert (await installation.call(cluster, "GET", f"resourcequotas/{QUOTA}")).status == 404
+            assert (await projects.call(cluster, "GET", f"resourcequotas/{QUOTA}")).status == 404
 
     await until(gone, 60)
 

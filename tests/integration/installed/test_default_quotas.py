@@ -37,6 +37,7 @@ _numbers = itertools.count(1)
 async def site(installation: Site) -> AsyncIterator[Site]:
     before = installation.positions()
     yield installation
+    await installation.start_all()
     await set_defaults(installation)
     for path in ("resourcequotas", "projects", "organizations"):
         await every_one_deleted(installation, path)
@@ -258,13 +259,13 @@ async def test_a_program_killed_while_quotas_take_each_others_place_leaves_no_ga
     async with probed(site) as seen:
         await refused_for_good(seen)
         await site.apply("master", custom("alpha-special", "64"))
-        await master.kill()
-        await master.start()
+        await site.kill(master)
+        await site.start(master)
         await gone(site, "project-alpha")
-        await master.kill()
+        await site.kill(master)
         await site.delete("master", "resourcequotas/alpha-special")
         await asyncio.sleep(1)
-        await master.start()
+        await site.start(master)
         await limited_to(site, "project-alpha", "2")
         await gone(site, "alpha-special")
         await refused_for_good(seen)

@@ -55,21 +55,22 @@ def cluster(name: str, project: str) -> Json:
 async def site(installation: Site) -> AsyncIterator[Site]:
     await installation.installed.start_user_cluster(SERVER)
     installation.add(installation.server(SERVER))
-    yield installation
-    for where, plural in (("seed-1", "clusters"), ("master", "projects")):
-        for found in await installation.items(where, f"{PATH}/{plural}"):
-            await installation.delete(where, f"{PATH}/{plural}/{found['metadata']['name']}")
-    await installation.clean()
+    try:
+        yield installation
+        for where, plural in (("seed-1", "clusters"), ("master", "projects")):
+            for found in await installation.items(where, f"{PATH}/{plural}"):
+                await installation.delete(where, f"{PATH}/{plural}/{found['metadata']['name']}")
 
-    async def forgotten() -> None:
-        for where in ("master", *installation.installed.seeds):
-            for name in (PROJECT, OTHER):
-                assert (await installation.call(where, "GET", f"projects/{name}")).status == 404
+        async def forgotten() -> None:
+            for where in ("master", *installation.installed.seeds):
+                for name in (PROJECT, OTHER):
+                    assert (await installation.call(where, "GET", f"projects/{name}")).status == 404
 
-    await until(forgotten, 60)
-    for where, plural in (("seed-1", "clusters"), ("seed-1", "seeds"), ("master", "projects")):
-        await installation.delete(where, f"{CRDS}/{plural}.kubermatic.k8c.io")
-    await installation.server(SERVER).stop()
+        await until(forgotten, 60)
+    finally:  # others share the installation
+        for where, plural in (("seed-1", "clusters"), ("seed-1", "seeds"), ("master", "projects")):
+            await installation.delete(where, f"{CRDS}/{plural}.kubermatic.k8c.io")
+        await installation.server(SERVER).stop()
 
 
 async def create(site: Site, name: str, project: str = PROJECT) -> Answer:

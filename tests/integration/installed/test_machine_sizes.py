@@ -37,6 +37,7 @@ class Site:
     """User-1 of the installation, whose UserCluster names a cloud."""
 
     def __init__(self, whole: Installed, cloud: FakeCloud) -> None:
+        self.whole = whole
         self.installed = whole.installed
         self.cloud = cloud
         self.user = whole.session("user-1")
@@ -148,7 +149,6 @@ async def site(installation: Installed, tmp_path_factory: pytest.TempPathFactory
             await installation.start(made.agent)
             await made.set_provider(None)
             await installation.delete("seed-1", "/api/v1/namespaces/alpha/secrets/aws")
-            await installation.clean()
 
 
 async def _told(site: Site) -> str:
@@ -324,8 +324,8 @@ async def test_with_a_redis_a_program_that_restarts_knows_what_was_told_before_t
 
 
 async def restarted(site: Site) -> None:
-    await site.agent.kill()
-    await site.agent.start()
+    await site.whole.kill(site.agent)
+    await site.whole.start(site.agent)
 
 
 async def created(site: Site, name: str) -> tuple[int, dict]:

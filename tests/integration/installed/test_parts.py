@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
 import pytest
-import pytest_asyncio
 
 from tests.integration.installed.site import CLUSTERS, Answer, Json, Site, cpus, quota_manifest, until
 
@@ -17,14 +16,6 @@ GPU = {"matchLabels": {"pool": "gpu"}}
 
 async def label(site: Site, cluster: str, pool: str | None) -> None:
     await site.patch(SEED_OF[cluster], f"{CLUSTERS}/{cluster}", {"metadata": {"labels": {"pool": pool}}})
-
-
-@pytest_asyncio.fixture
-async def parts(site: Site) -> AsyncIterator[Site]:
-    yield site
-    for cluster, seed in SEED_OF.items():
-        await label(site, cluster, None)
-        await move(site, seed, None)
 
 
 async def move(site: Site, seed: str, region: str | None) -> None:
@@ -50,9 +41,8 @@ def refusing(answer: Answer) -> str:
 
 
 async def test_the_tightest_of_several_quotas_decides_and_a_cluster_that_is_labelled_anew_is_counted_where_it_is(
-    parts: Site,
+    site: Site,
 ) -> None:
-    site = parts
     await site.quota({"cpu": "5"})
     await site.apply("master", part("gpu", cpus(2), GPU), part("of-user-1", cpus(3), {"names": ["user-1"]}))
     await site.installed.enforced("of-user-1", 60)
@@ -92,8 +82,7 @@ async def limited_on(site: Site, *seeds: str) -> None:
     await until(holds, 60)
 
 
-async def test_a_quota_of_the_seeds_of_a_region_limits_what_is_there_wherever_their_labels_move(parts: Site) -> None:
-    site = parts
+async def test_a_quota_of_the_seeds_of_a_region_limits_what_is_there_wherever_their_labels_move(site: Site) -> None:
     quota = quota_manifest(cpus(3), "eu")
     quota["spec"]["subject"]["seeds"] = {"matchLabels": {"region": "eu"}}
     await site.apply("master", quota)

@@ -28,14 +28,16 @@ _numbers = itertools.count(1)
 
 
 @pytest_asyncio.fixture(scope="module")
-async def installation(installation: Site) -> AsyncIterator[Site]:
+async def three(installation: Site) -> AsyncIterator[Site]:
     installed = installation.installed
-    await installed.add_user_cluster(THIRD, "seed-1", "alpha")
-    installation.add(installed.cluster(THIRD))
-    yield installation
-    await installation.delete("seed-1", f"{CLUSTERS}/{THIRD}")
-    await until(lambda: without_third(installation), 60)
-    await installed.cluster(THIRD).stop()
+    try:
+        await installed.add_user_cluster(THIRD, "seed-1", "alpha")
+        installation.add(installed.cluster(THIRD))
+        yield installation
+    finally:
+        await installation.delete("seed-1", f"{CLUSTERS}/{THIRD}")
+        await until(lambda: without_third(installation), 60)
+        await installed.cluster(THIRD).stop()
 
 
 async def without_third(site: Site) -> None:
@@ -43,23 +45,24 @@ async def without_third(site: Site) -> None:
 
 
 @pytest_asyncio.fixture
-async def site(installation: Site) -> AsyncIterator[Site]:
-    before = installation.positions()
-    await installation.quota(cpus(2))
-    yield installation
-    await installation.delete("master", f"resourcequotas/{QUOTA}")
+async def site(three: Site) -> AsyncIterator[Site]:
+    before = three.positions()
+    await three.quota(cpus(2))
+    yield three
+    await three.start_all()
+    await three.delete("master", f"resourcequotas/{QUOTA}")
     for cluster in ("user-1", "user-2", THIRD):
-        for left in await installation.items(cluster, MACHINES):
-            await installation.delete(cluster, f"{MACHINES}/{left['metadata']['name']}")
+        for left in await three.items(cluster, MACHINES):
+            await three.delete(cluster, f"{MACHINES}/{left['metadata']['name']}")
 
     async def clean() -> None:
-        for seed in installation.installed.seeds:
-            assert await installation.items(seed, "resourcequotas") == []
-            for cluster in await installation.items(seed, CLUSTERS):
+        for seed in three.installed.seeds:
+            assert await three.items(seed, "resourcequotas") == []
+            for cluster in await three.items(seed, CLUSTERS):
                 assert cluster["status"]["machines"] == 0
 
     await until(clean, 60)
-    assert [line for line in installation.said(before) if line["level"] not in ("debug", "info", "warning")] == []
+    assert [line for line in three.said(before) if line["level"] not in ("debug", "info", "warning")] == []
 
 
 class Owned:
@@ -287,8 +290,8 @@ async def test_a_quota_is_told_of_once_for_each_turn_also_by_the_next_master(sit
     await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(1)}})
     await are("Exceeded", "NearLimit")
     master = site.program("master")
-    await master.kill()
-    await master.start()
+    await site.kill(master)
+    await site.start(master)
     await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(2)}})
     await site.comes("master", f"resourcequotas/{QUOTA}", "Exceeded", "False")
     await are("Exceeded", "NearLimit")

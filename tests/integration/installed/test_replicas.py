@@ -84,17 +84,16 @@ async def whole(installation: Site) -> AsyncIterator[Place]:
     kubeconfig = installed.directory / "by-the-link.kubeconfig"
     kubeconfig.write_text(server.kubeconfig(SEED_USER, port=link.port))
     agent._command = [*command, f"--kubeconfig={kubeconfig}"]
-    await agent.start()  # after the other one, which leads
-    balancer._backends = backends[1:]  # of the second replica alone
-    await balancer.end_connections()
     try:
+        await agent.start()  # after the other one, which leads
+        balancer._backends = backends[1:]  # of the second replica alone
+        await balancer.end_connections()
         yield Place(installation, link)
     finally:
         await agent.stop()
         await link.close()
         agent._command, balancer._backends = command, backends
         await balancer.end_connections()
-        await installation.clean()
 
 
 @pytest_asyncio.fixture

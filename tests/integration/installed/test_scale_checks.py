@@ -118,8 +118,6 @@ async def tenant(installation: Site) -> AsyncIterator[Tenant]:
         full = "10 replicas need cpu=80, 24 free"
         await tenant.until_told((201, full), "machinedeployments", deployment("probe", 10))
         yield tenant
-    await installation.delete("master", "quotasettings/default")
-    await installation.clean()
 
 
 async def test_whoever_creates_more_than_fits_is_warned_and_nothing_is_taken(tenant: Tenant) -> None:

@@ -14,7 +14,6 @@ from tests.integration.installed.site import CLUSTERS, QUOTA, SMALL, Answer, Jso
 pytestmark = pytest.mark.integration
 
 OWN, SHARED = "user-1", "user-2"  # user clusters; both UserClusters are of project alpha
-SEED_OF = {OWN: "seed-1", SHARED: "seed-2"}
 ORGANIZATION = "org-acme"
 LABEL = "seedquota.io/project"
 TENANT = {"Impersonate-User": "tenant"}
@@ -93,14 +92,10 @@ async def pods(site: Site) -> AsyncIterator[Pods]:
     shared = {"spec": {"namespaceQuotas": "Enabled", "namespaceProjects": "FromLabel"}}
     await site.patch("seed-2", f"{CLUSTERS}/{SHARED}", shared)
     yield found
+    await site.start_all()
     for cluster, path in found.made:
         await site.delete(cluster, f"{path}/pods?gracePeriodSeconds=0")
         await site.patch(cluster, path, {"metadata": {"labels": {LABEL: None}}})  # nobody finalizes it here
-    for cluster, seed in SEED_OF.items():
-        await site.patch(seed, f"{CLUSTERS}/{cluster}", {"spec": {"namespaceQuotas": None, "namespaceProjects": None}})
-    await site.project()
-    for path in ("projects/beta", "organizations/acme"):
-        await site.delete("master", path)
 
 
 async def limit(site: Site, project: Mapping[str, str], organization: Mapping[str, str]) -> None:

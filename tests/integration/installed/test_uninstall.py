@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from cli.__main__ import run as seedquota
 from devcluster.install import SEED_USER
@@ -32,6 +34,13 @@ async def uninstall(site: Site, directory: Path, *arguments: str) -> int:
     kubeconfig = directory / "seed-1.kubeconfig"
     kubeconfig.write_text(site.server("seed-1").kubeconfig(SEED_USER))  # the agents' own rights are enough
     return await asyncio.to_thread(seedquota, ["uninstall", "seed", "--kubeconfig", str(kubeconfig), *arguments])
+
+
+@pytest_asyncio.fixture
+async def site(site: Site, tmp_path: Path) -> AsyncIterator[Site]:
+    yield site
+    await site.start_all()
+    assert await uninstall(site, tmp_path, "--undo") == 0  # others share the installation
 
 
 async def put_back(site: Site) -> None:
