@@ -76,24 +76,26 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
     ]
     for kind in ("resourcequotas", "resourcequotaallocations", "quotasettings", "seeds", "projects", "organizations"):
         await api.call("DELETE", f"/apis/{API_VERSION}/{kind}")  # what other tests have left would be warned of, too
-    for body in stored:
-        await api.store(body)
     policies = load(CHARTS / "rbac" / "master-policy.yaml")
-    await apply(plane.cluster("charts"), policies)
-    async with asyncio.timeout(60):
-        while not (await api.create(of_namespaces(by_name("Exists")))).warnings:
-            await asyncio.sleep(0.1)
-        while len((await api.create(settings({"clusters": ALLOCATIONS}))).warnings) < 2:
-            await asyncio.sleep(0.1)
-        below = {"spec": {"allocation": {"hard": {"pods": "1"}}}}
-        while not (await api.patch(allocation(), below)).warnings:
-            await asyncio.sleep(0.1)
-        unfit = {"spec": {"quota": {"cpu": "25"}}}
-        while not (await api.patch(quota("project-alpha", {}), unfit)).warnings:
-            await asyncio.sleep(0.1)
-    yield api
-    for body in (*policies, *stored):
-        await api.call("DELETE", api.path(body))
+    try:
+        for body in stored:
+            await api.store(body)
+        await apply(plane.cluster("charts"), policies)
+        async with asyncio.timeout(60):
+            while not (await api.create(of_namespaces(by_name("Exists")))).warnings:
+                await asyncio.sleep(0.1)
+            while len((await api.create(settings({"clusters": ALLOCATIONS}))).warnings) < 2:
+                await asyncio.sleep(0.1)
+            below = {"spec": {"allocation": {"hard": {"pods": "1"}}}}
+            while not (await api.patch(allocation(), below)).warnings:
+                await asyncio.sleep(0.1)
+            unfit = {"spec": {"quota": {"cpu": "25"}}}
+            while not (await api.patch(quota("project-alpha", {}), unfit)).warnings:
+                await asyncio.sleep(0.1)
+        yield api
+    finally:  # others share the API server
+        for body in (*policies, *stored):
+            await api.call("DELETE", api.path(body))
 
 
 @pytest.mark.parametrize(

@@ -180,22 +180,26 @@ async def installation(place: Place) -> Installation:
     return installed
 
 
+async def without_quota(installed: Installation, name: str) -> None:
+    async with installed.master.session() as admin, admin.delete(f"{GROUP_PATH}/resourcequotas/{name}") as answer:
+        assert answer.status in (200, 404), await answer.text()
+
+
 @asynccontextmanager
 async def limited(installed: Installation, name: str) -> AsyncIterator[Seed]:
     server = installed.cluster(SEED)
-    await apply(installed.master, [quota(name, installed.project, LIMITS)])
-    await installed.enforced(name)
     async with server.session() as session:
         seed = Seed(server, session)
-        async with asyncio.timeout(SECONDS):
-            while (await seed.send("GET", CONFIGURATION))[0] != 200:
-                await asyncio.sleep(PAUSE_SECONDS)
         try:
+            await apply(installed.master, [quota(name, installed.project, LIMITS)])
+            await installed.enforced(name)
+            async with asyncio.timeout(SECONDS):
+                while (await seed.send("GET", CONFIGURATION))[0] != 200:
+                    await asyncio.sleep(PAUSE_SECONDS)
             yield seed
         finally:
             await seed.clear()
-            async with installed.master.session() as admin:
-                await admin.delete(f"{GROUP_PATH}/resourcequotas/{name}", raise_for_status=True)
+            await without_quota(installed, name)
 
 
 async def test_a_deployment_scaled_past_the_quota_stops_exactly_at_the_limit_and_scaling_down_frees(
@@ -443,7 +447,14 @@ async def test_a_cluster_that_moves_to_another_project_takes_its_use_along(insta
     async with limited(installation, "capi-moving") as seed:
         await apply(seed.server, [deployment("moving", "c2", 3)])
         await seed.used("capi-moving", "cpu=12,memory=12Gi")
-        for project, use in (("beta", "cpu=0,memory=0"), ("alpha", "cpu=12,memory=12Gi")):
+
+        async def move(project: str) -> None:
             label = {"metadata": {"labels": {"seedquota.io/project": project}}}
             assert (await seed.send("PATCH", f"{CAPI}/clusters/c2", label))[0] == 200
-            await seed.used("capi-moving", use)
+
+        try:
+            await move("beta")
+            await seed.used("capi-moving", "cpu=0,memory=0")
+        finally:
+            await move("alpha")
+        await seed.used("capi-moving", "cpu=12,memory=12Gi")

@@ -31,7 +31,9 @@ from tests.integration.cluster_api.test_cluster_api import (
     deployment,
     machines_of,
     made,
+    without_quota,
 )
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -214,27 +216,23 @@ async def full(rollouts: Rollouts, name: str, count: int, surge: Mapping[str, st
     server = installed.cluster(SEED)
     async with server.session() as session:
         seed = Rolling(installed, session, name, count, watched)
-        await seed.surge(surge)
-        await installed.enforced(name)
         only = {"fieldSelector": f"metadata.name={name}"}
-        watching = [
-            asyncio.create_task(follow(server, f"{CAPI}/machines", watched.machine)),
-            asyncio.create_task(follow(installed.master, f"{GROUP_PATH}/resourcequotas", watched.quota, **only)),
-        ]
         try:
-            await seed.roll("first")
-            await seed.rolled_to("first")
-            await seed.shows(lambda seen: seen.usage[-1:] == [resources.parse(seed.limits)])
-            yield seed
-            assert not [task for task in watching if task.done()]
+            await seed.surge(surge)
+            await installed.enforced(name)
+            async with running(
+                follow(server, f"{CAPI}/machines", watched.machine),
+                follow(installed.master, f"{GROUP_PATH}/resourcequotas", watched.quota, **only),
+            ) as watching:
+                await seed.roll("first")
+                await seed.rolled_to("first")
+                await seed.shows(lambda seen: seen.usage[-1:] == [resources.parse(seed.limits)])
+                yield seed
+                assert not [task for task in watching if task.done()]
         finally:
             rollouts.provider.stalled = False
-            for task in watching:
-                task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
             await seed.clear()
-            async with installed.master.session() as admin:
-                await admin.delete(f"{GROUP_PATH}/resourcequotas/{name}", raise_for_status=True)
+            await without_quota(installed, name)
 
 
 async def test_a_rollout_at_a_full_quota_waits_until_there_is_surge_and_then_completes(rollouts: Rollouts) -> None:

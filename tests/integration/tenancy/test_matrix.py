@@ -381,18 +381,20 @@ async def world(installation: Site) -> AsyncIterator[World]:
     catalogue = named("QuotaSettings", "default", resources=[{"name": "servers", "countFrom": "Allocations"}])
     made = await site.call("master", "POST", "quotasettings", catalogue)
     assert made.status == 201, made
-    for name, (labels, _) in PLACES.items():
-        await asyncio.gather(*(make_namespace(site, *place, labels) for place in namespaces(name)))
-    await site.apply("master", *quotas(found.limited))
-    for each in found.limited.values():
-        await site.comes("master", each.path, "Enforced", "True", seconds=120)
-    await until(partial(allocations_are_asked_about, site), SECONDS)
-    yield found
-    for each in found.limited.values():
-        await site.delete("master", each.path)
-    await site.delete("master", "quotasettings/default")
-    for name, (labels, _) in PLACES.items():
-        await asyncio.gather(*(leave_namespace(site, *place, labels) for place in namespaces(name)))
+    try:
+        for name, (labels, _) in PLACES.items():
+            await asyncio.gather(*(make_namespace(site, *place, labels) for place in namespaces(name)))
+        await site.apply("master", *quotas(found.limited))
+        for each in found.limited.values():
+            await site.comes("master", each.path, "Enforced", "True", seconds=120)
+        await until(partial(allocations_are_asked_about, site), SECONDS)
+        yield found
+    finally:  # others share the installation
+        for each in found.limited.values():
+            await site.delete("master", each.path)
+        await site.delete("master", "quotasettings/default")
+        for name, (labels, _) in PLACES.items():
+            await asyncio.gather(*(leave_namespace(site, *place, labels) for place in namespaces(name)))
     assert [line for line in site.said(before) if line["level"] not in ("debug", "info", "warning")] == []
 
 

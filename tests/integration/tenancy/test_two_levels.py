@@ -85,23 +85,30 @@ async def for_each(places: list[Place], work: Callable[[Place], Awaitable[None]]
 async def site(installation: Site) -> AsyncIterator[Site]:
     """With all quotas in force."""
     site, before, subjects = installation, installation.positions(), {"org": "organization", "project": "project"}
-    await site.apply("master", *(named("Organization", name) for name in OF_ORGANIZATION))
-    await site.apply("master", *(named("Project", name, organization=whose) for name, whose in PROJECT_OF.items()))
-    await for_each(PLACES, lambda place: make_namespace(site, place.cluster, place.name, {LABEL: place.project}))
-    await for_each([*LAST.values()], lambda place: make_namespace(site, place.cluster, place.name, {}))
-    for quota, limit in LIMITS.items():
-        kind, _, subject = quota.partition("-")
-        await site.apply("master", quota_manifest({"pods": str(limit)}, quota, kind=subjects[kind], subject=subject))
-    for quota in LIMITS:
-        await site.comes("master", f"resourcequotas/{quota}", "Enforced", "True", seconds=SECONDS)
-    yield site
-    for quota in LIMITS:
-        await site.delete("master", f"resourcequotas/{quota}")
-    await for_each(
-        [*PLACES, *LAST.values()], lambda place: leave_namespace(site, place.cluster, place.name, {LABEL: ""})
-    )
-    for path in (*(f"projects/{name}" for name in PROJECT_OF), *(f"organizations/{name}" for name in OF_ORGANIZATION)):
-        await site.delete("master", path)
+    try:
+        await site.apply("master", *(named("Organization", name) for name in OF_ORGANIZATION))
+        await site.apply("master", *(named("Project", name, organization=whose) for name, whose in PROJECT_OF.items()))
+        await for_each(PLACES, lambda place: make_namespace(site, place.cluster, place.name, {LABEL: place.project}))
+        await for_each([*LAST.values()], lambda place: make_namespace(site, place.cluster, place.name, {}))
+        for quota, limit in LIMITS.items():
+            kind, _, subject = quota.partition("-")
+            await site.apply(
+                "master", quota_manifest({"pods": str(limit)}, quota, kind=subjects[kind], subject=subject)
+            )
+        for quota in LIMITS:
+            await site.comes("master", f"resourcequotas/{quota}", "Enforced", "True", seconds=SECONDS)
+        yield site
+    finally:  # others share the installation
+        for quota in LIMITS:
+            await site.delete("master", f"resourcequotas/{quota}")
+        await for_each(
+            [*PLACES, *LAST.values()], lambda place: leave_namespace(site, place.cluster, place.name, {LABEL: ""})
+        )
+        for path in (
+            *(f"projects/{name}" for name in PROJECT_OF),
+            *(f"organizations/{name}" for name in OF_ORGANIZATION),
+        ):
+            await site.delete("master", path)
     assert [line for line in site.said(before) if line["level"] not in ("debug", "info", "warning")] == []
 
 
