@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shutil
 import time
@@ -42,6 +43,7 @@ class ConfigMap(Object, frozen=True):
 CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True, type=ConfigMap)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False, type=Object)
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True, type=Object)
+_numbers = itertools.count(1)
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -60,8 +62,8 @@ async def cluster(api):
 
 
 @pytest_asyncio.fixture
-async def namespace(cluster, request):
-    name = f"t{abs(hash(request.node.name)) % 10**8}"
+async def namespace(cluster):
+    name = f"t{next(_numbers)}"
     await cluster.create(NAMESPACES, {"metadata": {"name": name}})
     return name
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -311,14 +310,11 @@ async def test_a_replica_far_from_the_store_is_not_kept_out_by_one_that_writes_a
             for turn in count():
                 assert isinstance(await claim(first, f"near{number}-{turn}", 0), Admitted)
 
-        clients = [asyncio.create_task(client(number)) for number in range(4)]
-        for turn in range(8):
-            assert isinstance(await claim(second, f"far-{turn}"), Admitted)
-            await asyncio.sleep(0.03)  # by now nobody waits for its writes any more
-        for running in clients:
-            running.cancel()
-        ended = await asyncio.gather(*clients, return_exceptions=True)
-    assert all(isinstance(outcome, asyncio.CancelledError) for outcome in ended)
+        async with running(*(client(number) for number in range(4))) as clients:
+            for turn in range(8):
+                assert isinstance(await claim(second, f"far-{turn}"), Admitted)
+                await asyncio.sleep(0.03)  # by now nobody waits for its writes any more
+    assert all(each.cancelled() for each in clients)
     assert far.most_refused <= 3
     assert near.most_refused <= 3
 
@@ -339,15 +335,14 @@ async def test_a_leader_in_one_replica_counts_while_the_other_admits(
                 )
                 await asyncio.sleep(0.002)
 
-        counting = asyncio.create_task(count_all())
-        for number in range(300):
-            assert isinstance(await claim(other, f"u{number}", 2), Admitted)
-            there[f"u{number}"] = 2
-        await eventually(lambda: leader.account is not None and sum(there.values()) * UNIT == _counted(leader.account))
-        await eventually(lambda: leader.account is not None and not leader.account.reservations)
-        counting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await counting
+        async with running(count_all()):
+            for number in range(300):
+                assert isinstance(await claim(other, f"u{number}", 2), Admitted)
+                there[f"u{number}"] = 2
+            await eventually(
+                lambda: leader.account is not None and sum(there.values()) * UNIT == _counted(leader.account)
+            )
+            await eventually(lambda: leader.account is not None and not leader.account.reservations)
     account = (await stored(one, key)).account
     assert account.used == {"ns/c1": {"cpu": 600 * UNIT}}
     assert accounts.use(account) == {"cpu": 600 * UNIT}

@@ -17,6 +17,7 @@ from common.quota import resources
 from devcluster.objects import API
 from tests.integration.installed.commands import Commands
 from tests.integration.installed.site import CLUSTERS, LEDGERS, WINDOW, Answer, Json, Site, until
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -145,11 +146,10 @@ async def clusters(site: Site) -> AsyncIterator[Clusters]:
     for seed, name in site.installed.user_clusters.items():
         await site.patch(seed, f"{CLUSTERS}/{name}", {"spec": {"namespaceQuotas": "Enabled"}})
     yield found
+    await site.start_all()
     for cluster, path in found.made:
         await site.delete(cluster, f"{path}/pods?gracePeriodSeconds=0")
         await site.patch(cluster, path, {"metadata": {"labels": {"owner": None}}})  # nobody finalizes it here
-    for seed, name in site.installed.user_clusters.items():
-        await site.patch(seed, f"{CLUSTERS}/{name}", {"spec": {"namespaceQuotas": None}})
 
 
 async def test_use_follows_pods_and_labels_in_both_clusters(site: Site, clusters: Clusters) -> None:
@@ -540,17 +540,17 @@ async def test_a_hundred_namespaces_of_two_clusters_fill_one_quota_while_labels_
         wanted = [place for _ in range(times) for place in places]
         await asyncio.gather(*(crowd.create(*place, f"c{next(numbers)}") for place in wanted))
 
-    storming = asyncio.create_task(all_of(2))
-    await crowd.some(20)
-    await clusters.label(*goes, "bob")
-    crowd.came_in += moved
-    await clusters.label(*comes, "ann")
-    await site.kill(site.program("seed-1"))
-    await site.start(site.program("seed-1"))
-    await crowd.some(60)
-    await site.kill(site.program("seed-2"))
-    await site.start(site.program("seed-2"))
-    await storming
+    async with running(all_of(2)) as (storming,):
+        await crowd.some(20)
+        await clusters.label(*goes, "bob")
+        crowd.came_in += moved
+        await clusters.label(*comes, "ann")
+        await site.kill(site.program("seed-1"))
+        await site.start(site.program("seed-1"))
+        await crowd.some(60)
+        await site.kill(site.program("seed-2"))
+        await site.start(site.program("seed-2"))
+        await storming
 
     async def full() -> None:
         """A refusal is of that moment: what a killed agent had reserved is free again after a while."""

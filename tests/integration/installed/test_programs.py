@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,6 +14,7 @@ from common.quota import resources
 from devcluster.load import Attempt, Outcome, Size, fill, machine, parse_refusal, storm, unjustified
 from devcluster.observe import Overshoot, QuotaWatch, latencies, percentile
 from tests.integration.installed.site import MACHINES, NAMESPACE, QUOTA, SMALL, Answer, Json, Site, cpus, until
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -44,9 +47,22 @@ SIZES = mixed_sizes(STORM)
 LIMIT = half_of(SIZES)
 
 
+@asynccontextmanager
+async def storming(
+    site: Site, attempts: list[Attempt], clients: int = CLIENTS
+) -> AsyncIterator[tuple[Overshoot, asyncio.Task[object]]]:
+    """All sizes at once, within the limit at any time, and what ends with the storm. A test that fails ends it, too."""
+    async with (
+        site.no_overshoot(LIMIT) as overshoot,
+        running(storm(site.tenants, SIZES, clients, attempts.append)) as (storm_ends,),
+    ):
+        yield overshoot, storm_ends
+
+
 async def some_of(attempts: list[Attempt], count: int) -> None:
-    while len(attempts) < count:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(QUIET_SECONDS):
+        while len(attempts) < count:
+            await asyncio.sleep(0.01)
 
 
 async def proves_exact(site: Site, overshoot: Overshoot, attempts: list[Attempt]) -> None:
@@ -98,13 +114,12 @@ async def leader(site: Site) -> str:
 async def test_agents_killed_in_a_storm_lose_and_overdraw_nothing(site: Site) -> None:
     await site.quota(LIMIT)
     attempts: list[Attempt] = []
-    async with site.no_overshoot(LIMIT) as overshoot:
-        storming = asyncio.create_task(storm(site.tenants, SIZES, CLIENTS, attempts.append))
+    async with storming(site, attempts) as (overshoot, storm_ends):
         for count, seed in ((STORM // 8, "seed-1"), (STORM // 4, "seed-2")):
             await some_of(attempts, count)
             await site.kill(site.program(seed))
             await site.start(site.program(seed))
-        await storming
+        await storm_ends
         assert any(attempt.lost for attempt in attempts), "the kill must have been felt"
         await proves_exact(site, overshoot, attempts)
 
@@ -114,15 +129,14 @@ async def test_with_two_replicas_of_each_agent_leaders_and_others_can_be_killed_
     await site.start(site.program("seed-1-b"), site.program("seed-2-b"))
     attempts: list[Attempt] = []
     try:
-        async with site.no_overshoot(LIMIT) as overshoot:
-            storming = asyncio.create_task(storm(site.tenants, SIZES, CLIENTS, attempts.append))
+        async with storming(site, attempts) as (overshoot, storm_ends):
             await some_of(attempts, STORM // 8)
             killed = await leader(site)
             one = site.program("seed-2")  # it may lead or not; the other serves on
             await site.kill(site.program(killed), one)
             await asyncio.sleep(2)
             await site.start(one)
-            await storming
+            await storm_ends
 
             async def succeeded() -> None:
                 assert await leader(site) != killed
@@ -145,8 +159,7 @@ async def test_a_leader_that_is_stopped_hands_over_and_no_create_fails(site: Sit
     await site.quota(LIMIT)
     attempts: list[Attempt] = []
     try:
-        async with site.no_overshoot(LIMIT) as overshoot:
-            storming = asyncio.create_task(storm(site.tenants, SIZES, CLIENTS // 2, attempts.append))
+        async with storming(site, attempts, CLIENTS // 2) as (overshoot, storm_ends):
             await some_of(attempts, STORM // 8)
             stopped = await leader(site)
             asked = datetime.now(UTC)
@@ -158,7 +171,7 @@ async def test_a_leader_that_is_stopped_hands_over_and_no_create_fails(site: Sit
             await until(succeeded, 60)
             taken = (await site.get("seed-1", LEASE))["spec"]["acquireTime"]
             assert datetime.fromisoformat(taken) - asked < timedelta(seconds=30)
-            await storming
+            await storm_ends
             assert [attempt for attempt in attempts if attempt.cluster == "user-1" and attempt.lost] == []
             await proves_exact(site, overshoot, attempts)
     finally:
@@ -176,27 +189,25 @@ async def keep_first(site: Site) -> None:
 async def test_a_master_killed_while_capacity_is_asked_for_loses_and_overdraws_nothing(site: Site) -> None:
     await site.quota(LIMIT)
     attempts: list[Attempt] = []
-    async with site.no_overshoot(LIMIT) as overshoot:
-        storming = asyncio.create_task(storm(site.tenants, SIZES, CLIENTS, attempts.append))
+    async with storming(site, attempts) as (overshoot, storm_ends):
         for count, seconds in ((20, 1.0), (STORM // 4, 0.2)):
             await some_of(attempts, count)
             await site.kill(site.program("master"))
             await asyncio.sleep(seconds)
             await site.start(site.program("master"))
-        await storming
+        await storm_ends
         await proves_exact(site, overshoot, attempts)
 
 
 async def test_the_masters_api_server_can_restart_while_capacity_is_asked_for(site: Site) -> None:
     await site.quota(LIMIT)
     attempts: list[Attempt] = []
-    async with site.no_overshoot(LIMIT) as overshoot:
-        storming = asyncio.create_task(storm(site.tenants, SIZES, CLIENTS, attempts.append))
+    async with storming(site, attempts) as (overshoot, storm_ends):
         await some_of(attempts, STORM // 8)
         await site.kill(site.server("master"))
         await asyncio.sleep(0.5)
         await site.start(site.server("master"))
-        await storming
+        await storm_ends
         await proves_exact(site, overshoot, attempts)
 
 

@@ -17,6 +17,7 @@ from seed.ledger.backend import PASSWORD_VARIABLE
 from tests.integration.installed.site import NAMESPACE, SMALL, Answer, Json, Site, cpus, until
 from tests.integration.installed.test_surge import Rollout, in_force, shown
 from tests.integration.redis_servers import Rack, rack
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -87,7 +88,6 @@ async def place(installation: Site, servers: Rack) -> AsyncIterator[Place]:
             await site.start(*first)
             for seed in site.installed.seeds:
                 await place.kept_in("apiserver", seed=seed)
-            await site.clean()
 
 
 @asynccontextmanager
@@ -96,8 +96,10 @@ async def in_a_storm(place: Place) -> AsyncIterator[list[Attempt]]:
     site = place.site
     attempts: list[Attempt] = []
     sizes = [Size(str(1 + number % 3), "1Gi", "1Gi") for number in range(60)]
-    async with site.no_overshoot(LIMIT) as overshoot:
-        storming = asyncio.create_task(storm(site.tenants, sizes, 12, attempts.append))
+    async with (
+        site.no_overshoot(LIMIT) as overshoot,
+        running(storm(site.tenants, sizes, 12, attempts.append)) as (storming,),
+    ):
         async with asyncio.timeout(BACK):
             while len(attempts) < 12:
                 await asyncio.sleep(0.01)
@@ -219,13 +221,15 @@ async def test_a_replica_with_another_configuration_admits_nothing(place: Place)
     place.configure("apiserver")
     await place.site.start(odd)
     place.configure("redis")
-    await place.kept_in("redis")
-    answers = [await place.site.create("user-1") for _ in range(8)]
-    assert {answer.status for answer in answers} <= {201, 503}
-    ledgers = await place.site.items("seed-1", f"namespaces/{NAMESPACE}/quotaledgers")
-    assert [ledger for ledger in ledgers if ledger["account"].get("state") == "Open"] == []
-    await place.site.stop(odd)
-    await place.site.start(odd)
+    try:
+        await place.kept_in("redis")
+        answers = [await place.site.create("user-1") for _ in range(8)]
+        assert {answer.status for answer in answers} <= {201, 503}
+        ledgers = await place.site.items("seed-1", f"namespaces/{NAMESPACE}/quotaledgers")
+        assert [ledger for ledger in ledgers if ledger["account"].get("state") == "Open"] == []
+    finally:
+        await place.site.stop(odd)
+        await place.site.start(odd)
 
 
 async def test_an_agent_that_ends_in_order_closes_its_connections_to_redis(
