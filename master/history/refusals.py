@@ -94,7 +94,7 @@ def current(now: float) -> tuple[int, int]:
 
 def merged(before: Counts, after: Counts, most: int) -> tuple[Counts, bool]:
     """What is known of one part: the larger of both, since an agent that ended, or a master that began anew, knows
-    less. At most so many, those of the quotas that refused most; and whether that is all."""
+    less. At most so many, those of the quotas that refused most, as far as they fit; and whether that is all."""
     both = {key: max(before.get(key, 0), after.get(key, 0)) for key in before.keys() | after.keys()}
     if len(both) <= most:
         return both, True
@@ -103,9 +103,8 @@ def merged(before: Counts, after: Counts, most: int) -> tuple[Counts, bool]:
         by_quota.setdefault(key[0], {})[key] = count
     chosen: Counts = {}
     for uid in sorted(by_quota, key=lambda uid: (-by_quota[uid].get((uid, ALL), 0), uid)):
-        if len(chosen) + len(by_quota[uid]) > most:
-            break
-        chosen |= by_quota[uid]
+        if len(chosen) + len(by_quota[uid]) <= most:  # one with too many names takes nothing from the others
+            chosen |= by_quota[uid]
     return chosen, False
 
 

@@ -83,6 +83,8 @@ def test_what_was_told_once_is_not_lost_and_of_too_many_quotas_those_that_refuse
     before, after = {("q", ALL): 9, ("q", "cpu"): 9}, {("q", ALL): 4, ("r", ALL): 5}
     assert merged(before, after, 3) == ({("q", ALL): 9, ("q", "cpu"): 9, ("r", ALL): 5}, True)
     assert merged(before, after, 2) == (before, False)
+    made_up = {("s", name): 99 for name in (ALL, "a", "b", "c")}
+    assert merged(before, made_up, 3) == (before, False), "a seed that makes up resources hides no other quota"
 
 
 def history_of(file: Path, *parts: PartTold) -> History:
