@@ -11,7 +11,8 @@ from master.grants.allocation_state import AllocationState, SeedDemand
 from master.grants.demand import HALF_LIFE, lacking, positive, scaled, share, times
 
 SPARE_SHARE = 2  # a seed that asks gets at most 1/(SPARE_SHARE * askers) of the pool beyond what it needs now
-SPARE_PER_WAITING = 16  # ... and at most this many more machines for each that waits
+SPARE_PER_WAITING = 16  # ... and at most this many more machines for each that waits ...
+GROWTH_SHARE = 4  # ... or 1/GROWTH_SHARE of what it grew by lately: with steady growth it asks every few seconds
 COMFORTABLE_SHARE = 4  # headroom comes unasked only while 1/COMFORTABLE_SHARE of the limit stays in the pool
 HEADROOM_MACHINES = 16  # ... and no more than so many machines at a time
 AMPLE_SHARE = 2  # surplus stays where it is while 1/AMPLE_SHARE of the limit is in the pool
@@ -24,7 +25,8 @@ def spare(state: AllocationState) -> None:
     askers = [asker for asker in state.askers if asker.served and not asker.seed.draining]
     for asker in askers:
         part_of_pool = times(asker.first, state.pool) // (SPARE_SHARE * len(askers))
-        count = min(part_of_pool, SPARE_PER_WAITING * asker.machines)
+        grew = times(asker.first, lacking(state.use[asker.seed.name], asker.seed.demand.trough))
+        count = min(part_of_pool, max(SPARE_PER_WAITING * asker.machines, grew // GROWTH_SHARE))
         if count:
             idle = resources.add(asker.own, state.idle[asker.seed.name])
             state.grant(asker.seed, lacking(scaled(asker.first, count), idle))

@@ -344,6 +344,13 @@ def test_5_no_headroom_comes_unasked_where_it_is_not_needed_or_the_pool_is_low()
         assert allot(LIMITS, seeds).grants == {}
 
 
+@pytest.mark.parametrize(("grew", "spare"), [(0, 16), (64, 16), (400, 100), (4_000, 450)])
+def test_5_an_asker_gets_some_to_spare_by_what_waits_and_by_what_it_grew(grew: int, spare: int) -> None:
+    """... and no more than half of the pool."""
+    asking = seed("eu", held=(4_000, 0), use=(4_000, 0), first=(1, 0), demand=known(trough=(4_000 - grew, 0)))
+    assert allot({"cpu": 4_902}, [asking]).grants == {"eu": {"cpu": 1 + spare}}
+
+
 def test_5_nothing_to_spare_while_somebody_waits():
     seeds = [
         seed("ap", held=(30, 0), use=(10, 0)),

@@ -144,6 +144,24 @@ def test_a_seed_that_grows_alone_seldom_has_to_ask() -> None:
     assert world.messages <= 60
 
 
+def test_a_seed_that_grows_without_a_pause_asks_less_and_less() -> None:
+    """Whoever creates there waits for each answer."""
+    limit = 2_000
+    world = World({"pods": limit}, ["eu", "us"], latency=20)
+    asks = []
+    for _ in range(10):
+        for _ in range(50):
+            world.create("eu", {"pods": 1})
+            world.create("eu", {"pods": 1})
+            world.run(10)
+        asks.append(world.asks)
+    assert world.admitted == 1_000 and asks[-1] - asks[4] <= 5, "in the last two and a half seconds"
+    for _ in range(limit):
+        world.create("us", {"pods": 1})
+        world.run(5)
+    assert world.use == {"pods": limit} and world.late == 0, "what it has to spare is no loss to others"
+
+
 def test_what_a_seed_left_idle_waits_in_the_pool_for_the_next() -> None:
     world = World({"cpu": 64, "memory": 256}, ["eu", "us"])
     for _ in range(15):
