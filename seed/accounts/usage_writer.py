@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -76,6 +77,7 @@ class Counting:
         self._counted_in: dict[str, tuple[object, frozenset[tuple[str, str]]]] = {}
         self._asks: dict[str, asyncio.Task[None]] = {}  # by quota uid: for what rollouts lack
         self._wake = asyncio.Event()
+        self._counts: dict[str, asyncio.Task[None]] = {}  # by source
         self._checks: dict[str, asyncio.Task[None]] = {}  # by quota uid
         self._turns = asyncio.Semaphore(CHECKS)
         self._removal = SourceRemoval(cluster, cluster_cache, registry, leader, find_hosted)
@@ -109,7 +111,7 @@ class Counting:
             stop()
             stop_account()
             stop_relabelled()
-            for task in (*self._asks.values(), *self._checks.values()):
+            for task in (*self._counts.values(), *self._asks.values(), *self._checks.values()):
                 task.cancel()
 
     def _quota_changed(self, name: str) -> None:
@@ -160,16 +162,23 @@ class Counting:
             self._wake.set()
 
     async def _count_when_due(self) -> None:
+        """One count of each source at a time. None waits for another's: an account that is written slowly, since its
+        tenant makes it large or busy, delays the counts of its own sources alone."""
         while True:
             self._wake.clear()
             now = time.monotonic()
-            ready = [key for key, due in self._due.items() if due <= now]
-            for key in ready:
-                del self._due[key]
+            waiting = {key: due for key, due in self._due.items() if key not in self._counts}
+            for key in [key for key, due in waiting.items() if due <= now]:
+                del waiting[key], self._due[key]
                 self._changes.pop(key, None)
-            await asyncio.gather(*(self._count_one(key) for key in ready))
-            wait = min(self._due.values(), default=now + 60) - time.monotonic()
+                self._counts[key] = count = asyncio.create_task(self._count_one(key), name=f"count of {key}")
+                count.add_done_callback(partial(self._ended, key))
+            wait = min(waiting.values(), default=now + 60) - time.monotonic()
             await within(self._wake, max(wait, 0))
+
+    def _ended(self, key: str, _count: asyncio.Task[None]) -> None:
+        self._counts.pop(key, None)
+        self._wake.set()
 
     async def _count_one(self, key: str) -> None:
         with contained("counting", key) as attempt:

@@ -24,7 +24,7 @@ from common.kube.controller.reflector import moment
 from common.kube.controller.store import Change
 from common.quota import account as accounts
 from common.quota import fencing, reservations
-from common.quota.account import Account, Admitted, Grant, Reservation
+from common.quota.account import Account, AccountKey, Admitted, Grant, Reservation
 from common.quota.escrow import report
 from common.quota.names import FURTHER, MAX_DEVICES
 from common.quota.quantity import UNIT
@@ -445,6 +445,51 @@ async def test_a_source_that_answers_slowly_keeps_no_reservation_of_another_quot
         await second.writer.claim("never", Reservation(source=CLUSTERS_KEY, object=f"{PROJECT}/a", amount=ONE))
         await eventually(lambda: not leader.world.account("second").reservations)
         assert (leader.source.reads, use(leader.world)) == (1, 1), "it is not asked again meanwhile"
+
+
+class OtherSource(FakeSource):
+    """Of another tenant."""
+
+    key = SourceKey("beta/c2")
+    consumer = Consumer("beta", key)
+
+
+async def test_an_account_that_is_written_slowly_delays_no_count_of_another_tenant(
+    leader: Leading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tenant may make it large and busy."""
+    world, other = leader.world, OtherSource()
+    written, save = asyncio.Event(), world.store.save
+
+    async def slow(key: AccountKey, account: Account, version: str | None) -> str:
+        if key.name == "project-alpha" and account.used:
+            await written.wait()
+        return await save(key, account, version)
+
+    leader.sources[other.key] = other
+    body = {"metadata": {"name": "c2", "namespace": "beta", "uid": "c2-uid"}, "spec": {"project": "beta"}}
+    world.cluster_cache.user_clusters.store._set(other.key, msgspec.convert(body, UserCluster))
+    await world.quota("beta", limits="cpu=8", granted="cpu=8", subject={"kind": "project", "name": "beta"})
+    await eventually(lambda: leader.accounts._has_claimed(_known(world, "beta")))
+    other.lists += 1
+    monkeypatch.setattr(world.store, "save", slow)
+    leader.there("a")
+    leader.changed()
+    await eventually(lambda: KEY not in leader.counting._due)
+    other.totals.apply(Change(None, machine("b", "8")))
+    leader.counting.changed(cast(Source, other), freed=True)
+    await eventually(lambda: world.account("beta").used.get(other.key))
+    assert use(world) == 0, "it is still being written"
+    leader.there("c")
+    leader.changed()
+    written.set()
+    await eventually(lambda: use(world) == 16)
+
+
+def _known(world: SeedWorld, name: str) -> Quota:
+    found = world.quota_cache.quota(name)
+    assert found is not None
+    return found
 
 
 async def test_the_checks_of_many_quotas_are_not_all_made_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
