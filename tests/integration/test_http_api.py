@@ -38,12 +38,14 @@ from master.apiserver import app as api
 from master.apiserver import page
 from master.apiserver import request_limits as rates
 from master.apiserver import server as serving_api
+from master.apiserver.events import BEAT_SECONDS
 from master.apiserver.server import ApiServer
 from master.cache.informers import Caches
 from seed.providers.flavour import Place
 from tests.integration import quota_rfc
 from tests.integration.allocation_webhook import PATH, AllocationWebhook, serving
 from tests.integration.installed.site import until
+from tests.unit.fake_api_server import within
 from tests.unit.seed.previews.test_needs import Agent, flavour
 from tests.unit.seed.usage.test_namespace_pages import CLUSTERS, leading, source
 from tests.unit.seed_world import nanos, seed_world
@@ -1464,7 +1466,7 @@ async def test_each_form_of_a_target_is_answered_without_a_token(
     assert answer.split()[1] == str(status).encode() and headers in answer, answer[:400]
 
 
-async def test_a_change_is_told_within_a_second_to_who_may_see_it(world: World) -> None:
+async def test_a_change_is_told_soon_to_who_may_see_it(world: World) -> None:
     """By each replica. Nobody else can follow."""
     await world.quota("project-alpha", "project", "alpha", {"cpu": "64"}, {"cpu": 60})
     for actor, query, replica in (("platform-administrator", "", 0), ("reader", "?project=alpha", 1)):
@@ -1475,9 +1477,8 @@ async def test_a_change_is_told_within_a_second_to_who_may_see_it(world: World) 
             await stream.content.readuntil(b"\n\n")
             limits = {"quota": {"cpu": 65 + replica}}
             assert (await world.call("platform-administrator", "PUT", f"{QUOTAS}/project-alpha", limits)).status == 200
-            begun = asyncio.get_running_loop().time()
-            told = await stream.content.readuntil(b"\n\n")
-            assert asyncio.get_running_loop().time() - begun < 1.0
+            async with within(BEAT_SECONDS / 2):  # without an event, something is sent with the next beat alone
+                told = await stream.content.readuntil(b"\n\n")
             name, data = told.decode().strip().split("\n")
             assert (name, json.loads(data.removeprefix("data: "))) == (
                 "event: change",

@@ -729,7 +729,7 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{EVENTS}::test_who_may_not_see_something_may_not_follow_it",
         f"{EVENTS}::test_a_stream_ends_with_the_right_to_it_or_with_the_token",
         f"{EVENTS}::test_streams_are_bounded_by_user_and_for_all",
-        f"{HTTP_API}::test_a_change_is_told_within_a_second_to_who_may_see_it",
+        f"{HTTP_API}::test_a_change_is_told_soon_to_who_may_see_it",
     ),
     "sends nothing, or a byte": (f"{HTTP_API}::test_slow_clients_are_cut_off_and_others_are_served",),
     "guesses tokens": (
