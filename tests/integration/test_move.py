@@ -22,6 +22,7 @@ from devcluster.network import Traffic
 from devcluster.objects import named
 from tests.integration.installed.site import MACHINES, PROJECT, QUOTA, SMALL, WINDOW, Json, Site, cpus, until
 from tests.integration.installed.test_allocations import allocation
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -155,18 +156,18 @@ async def test_in_order_while_tenants_create(moving: Site) -> None:
             await asyncio.sleep(0.5)
 
     async with site.no_overshoot(cpus(LIMIT)) as overshoot:
-        asking = asyncio.create_task(ask())
-        await site.stop(site.program("master"))
-        await run(site, "".join(commands()))
-        restored = await uids(site, NEW)
-        assert restored.keys() == (await uids(site, "master")).keys()
-        await site.start(site.program(NEW))
-        for seed in site.installed.seeds:
-            await site.comes(NEW, f"seeds/{seed}", "Connected", "False", "OtherMaster", seconds=60)
-        await is_silent(site)
-        await everything_is_taken_over(site, restored)
-        ended.set()
-        await asking
+        async with running(ask()) as (asking,):
+            await site.stop(site.program("master"))
+            await run(site, "".join(commands()))
+            restored = await uids(site, NEW)
+            assert restored.keys() == (await uids(site, "master")).keys()
+            await site.start(site.program(NEW))
+            for seed in site.installed.seeds:
+                await site.comes(NEW, f"seeds/{seed}", "Connected", "False", "OtherMaster", seconds=60)
+            await is_silent(site)
+            await everything_is_taken_over(site, restored)
+            ended.set()
+            await asking
         assert [one.message for one in outcomes if one.outcome is Outcome.FAILED] == []
         assert await copies_of_projects(site) == projects, "a project was never unknown"
         await site.start(site.program("master"))  # somebody starts it again

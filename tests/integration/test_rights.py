@@ -34,6 +34,7 @@ from seed.projections import definition
 from tests.integration import allocation_webhook
 from tests.integration.installed.site import CLUSTERS, LEDGERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, until
 from tests.integration.installed.test_kubermatic import crd as kubermatic_crd
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -429,9 +430,9 @@ async def contention(site: Site) -> None:
                 patch = {"metadata": {"annotations": {"example.com/number": str(number)}}}
                 await site.patch(SEED, f"{LEDGERS}/{ledger}", patch)
 
-        disturbing = asyncio.create_task(disturb())
-        answer = await site.create(USER)
-        await disturbing
+        async with running(disturb()) as (disturbing,):
+            answer = await site.create(USER)
+            await disturbing
         if answer.status == 201:
             await site.delete(USER, f"{MACHINES}/{answer.body['metadata']['name']}")
         assert any((call.resource, call.verb) == ("quotaledgers", "patch") for call in calls(site.installed))
