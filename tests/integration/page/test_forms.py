@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, expect
 
 from devcluster.install import GROUP_PATH
@@ -22,6 +24,19 @@ EDIT = "/quotas/project-secret/edit"
 async def limits(place: Place) -> dict[str, str]:
     found: dict[str, str] = (await place.kube("GET", f"{GROUP_PATH}/resourcequotas/project-secret"))["spec"]["quota"]
     return found
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def left_as_found(place: Place) -> AsyncIterator[None]:
+    """Whatever a test saved before it failed: others share the installation."""
+    yield
+    limits = {"quota": {"cpu": "7", "memory": None}, "overrides": None, "warnAtPercent": None}
+    for path, spec in (
+        ("resourcequotas/project-secret", limits),
+        ("quotasettings/default", {"defaults": None}),
+        ("seeds/seed-2", {"state": "Active"}),
+    ):
+        await place.kube("PATCH", f"{GROUP_PATH}/{path}", {"spec": spec})
 
 
 async def test_limits_are_previewed_then_saved(place: Place, browser: Browser) -> None:
@@ -66,7 +81,6 @@ async def test_an_edit_never_overwrites_another_one(place: Place, browser: Brows
 
 async def test_a_limit_is_raised_for_a_time_and_the_end_is_shown(place: Place, browser: Browser) -> None:
     path = f"{GROUP_PATH}/resourcequotas/project-secret"
-    await place.kube("PATCH", path, {"spec": {"quota": {"cpu": "7"}}})
     async with place.looking(browser, OPERATOR) as window:
         await window.open("/quotas/project-secret")
         await window.page.get_by_role("link", name="Raise for a time").click()
