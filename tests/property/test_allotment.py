@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import assume, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -58,8 +58,8 @@ class Contention(RuleBasedStateMachine):
     @rule(name=names, place=st.integers(0, 47), count=st.integers(1, 20))
     def delete(self, name: str, place: int, count: int) -> None:
         machines = sorted(self.world.seeds[name].machines)
-        assume(machines)
-        for uid in machines[place % len(machines) :][:count]:
+        begin = place % max(1, len(machines))
+        for uid in machines[begin:][:count]:
             self.world.delete(name, uid)
             self.done += 1
 
