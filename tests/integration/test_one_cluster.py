@@ -34,6 +34,7 @@ from tests.integration.installed.site import (
     quota_manifest,
     until,
 )
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
@@ -46,6 +47,7 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
         directory, in_flight_window=WINDOW, in_cluster=True, breakable=True, master_replicas=2, api=True
     ) as installed:
         site = Site(installed)
+        await site.remember()
         yield site
         await site.close()
 
@@ -760,19 +762,17 @@ async def test_clients_of_two_replicas_fill_an_organization_exactly_though_one_i
     timeout = aiohttp.ClientTimeout(total=20)
     async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
         clients = [HttpClient(tenancy, session, number, holds) for number in range(CLIENTS)]
-        watching = asyncio.create_task(watch())
-        working = [asyncio.create_task(client.work()) for client in clients]
         victim = site.program("master")
 
         async def begun() -> None:
             assert sum(holds.values()) > 0 and most > 0
 
-        await until(begun, 60)
-        await site.kill(victim)
-        await asyncio.sleep(1)
-        await site.start(victim)
-        await asyncio.gather(*working)
-        watching.cancel()
+        async with running(watch()), running(*(client.work() for client in clients)) as working:
+            await until(begun, 60)
+            await site.kill(victim)
+            await asyncio.sleep(1)
+            await site.start(victim)
+            await asyncio.gather(*working)
         assert most <= CAPACITY
         assert await site.items("master", tenancy.path()) == [], "all is released, and nothing was there twice"
         path = f"{site.installed.api_urls[1]}/api/v1/organizations/{tenancy.organization}"
