@@ -42,7 +42,7 @@ BREAK_GLASS = {"Impersonate-User": "ann", "Impersonate-Group": "seedquota:break-
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.03, 0.25  # between looks: soon is seen soon, and a long wait costs the servers little
 _LATE_AT_MOST = 3  # times in a row that no webhook answers in time: more is no busy machine
-_UNDECIDED_SECONDS = 15.0
+_UNDECIDED_SECONDS = 60.0
 _POLICIES_SECONDS = 90.0
 _numbers = itertools.count(1)
 
