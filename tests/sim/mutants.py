@@ -671,7 +671,13 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "release without the in-flight window",
-        ((reservation_gc, "overdue", lambda known, _window, _now: [(key, seen) for key, (seen, _) in known.items()]),),
+        (
+            (
+                reservation_gc,
+                "overdue",
+                lambda known, _window, _now, _proven: [(key, seen) for key, (seen, _) in known.items()],
+            ),
+        ),
         ("slow", "fast"),
     ),
     Mutant("no epoch check", ((accounts, "check_epoch", lambda *_a: None),), ("sluggish", "deletes")),
