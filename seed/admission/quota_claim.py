@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 
 PAUSE = 0.05  # seconds before asking again when an answer brought nothing
 RETURNS = 4  # pauses in which blocks of other replicas come back, before the master is asked
-UNTIL_COUNTED = 8  # ... in which an earlier update of an object is counted
 MAX_PLACES = 16  # that a rollout's Machine is tried in before it is refused
 
 NotNow = Fenced | Full | OverShare | HeldBack | ReplacementConflict | Occupied  # and more capacity does not help
@@ -183,16 +182,18 @@ class QuotaClaim:
         again if the object was changed meanwhile: then the earlier one was stored before that, or never will be, and
         the next count tells."""
         request, clock = self._request, asyncio.get_running_loop().time
-        for _ in range(UNTIL_COUNTED):
+        while (left := request.deadline - clock()) > 0:
             earlier = self._earlier_update(handle)
             used = resources.subtract(attempt.snapshot.used, earlier)
             if not earlier or resources.over_limit(request.need, used, self.quota.ceilings):
                 return attempt
-            await asyncio.sleep(min(PAUSE, max(request.deadline - clock(), 0)))
+            await asyncio.sleep(min(PAUSE, left))
             if self._earlier_update(handle) != earlier:
                 attempt = await self._reserve(handle, request)
                 if not _is_full(attempt):
                     return attempt
+        if not self._earlier_update(handle):
+            return attempt
         refusal = denial.cannot_decide(self.quota, "what was admitted for this object before is being counted")
         return Attempt(snapshot=handle.snapshot(self.quota), refusal=refusal, waited=attempt.waited)
 

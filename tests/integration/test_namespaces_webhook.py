@@ -23,6 +23,7 @@ from common.kube.client.resource import WatchEvent
 from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Change
 from common.quota import account as accounts
+from common.quota.account import Account
 from common.quota.quantity import UNIT
 from common.server.http_parser import Request, Response
 from common.server.http_server import HttpServer
@@ -362,6 +363,12 @@ async def test_a_pod_that_is_resized_and_a_service_that_changes_its_type_are_ask
     assert site.use(quota)["requests.cpu"] == 3 * UNIT
     (kept,) = [kept for kept in site.world.account(quota).reservations.values() if "pods" in kept.object]
     assert kept.generation <= int(found["metadata"]["resourceVersion"]), "a count that has it drops the reservation"
+    seen = {found["metadata"]["uid"]: kept.generation}
+
+    def counted(account: Account) -> tuple[Account, None]:
+        return accounts.count(account, 1, kept.source, nanos("requests.cpu=3"), seen), None
+
+    await site.world.handle(quota).writer.change(counted)  # an update waits for the count of the one before
     status, found = await resize("5")
     assert (status, "requested: requests.cpu=2, used: requests.cpu=3" in found["message"]) == (403, True)
 

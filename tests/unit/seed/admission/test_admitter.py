@@ -291,12 +291,9 @@ async def test_an_update_that_is_sent_again_is_not_refused_for_what_its_first_tr
     assert accounts.use(world.account()) == nanos("cpu=16")
 
 
-async def test_an_update_cannot_be_decided_while_its_first_try_is_not_counted(
-    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quota_claim, "PAUSE", 0.001)
+async def test_an_update_cannot_be_decided_while_its_first_try_is_not_counted(world: SeedWorld) -> None:
     await of_a_write_that_came_to_nothing(world)
-    found = await world.admission.decide(request("u", "cpu=8", generation=3))
+    found = await world.admission.decide(request("u", "cpu=8", generation=3, seconds=0.5))
     assert found.refusal is not None and found.refusal.code == 503
     assert message(found) == (
         "quota project-alpha cannot decide: what was admitted for this object before is being counted"
