@@ -54,7 +54,8 @@ WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfiguration
 HOSTILE, VICTIM, PROJECT, QUOTA = "hostile", "user-1", "alpha", "fuzz"
 GOOD_SEED, BAD_SEED = "seed-1", "seed-2"
 
-_limits = itertools.count(100_001)
+LIMIT = 1_000_000  # CPUs: more than the Machines of a large world have, which are of the same project
+_limits = itertools.count(LIMIT + 1)
 
 pytestmark = pytest.mark.integration
 
@@ -269,7 +270,7 @@ def unexpected(installed: Installation) -> list[str]:
 @asynccontextmanager
 async def with_quota(tmp_path: Path, seeds: int) -> AsyncIterator[Installation]:
     async with Installation(tmp_path, seeds=seeds) as installed:
-        await manifests.apply(installed.master, [quota(QUOTA, PROJECT, {"cpu": "100000"})])
+        await manifests.apply(installed.master, [quota(QUOTA, PROJECT, {"cpu": str(LIMIT)})])
         await installed.enforced(QUOTA)
         yield installed
         assert not unexpected(installed)
