@@ -10,6 +10,7 @@ from common.api.catalogue import Catalogue
 from common.quota import resources
 from common.quota.account import Account, Reservation
 from common.quota.resources import ResourceList
+from seed.accounts.first_seen import first_seen
 from seed.accounts.plan import SourceFacts
 from seed.accounts.registry import AccountRegistry
 from seed.model.quota import Quota
@@ -86,12 +87,10 @@ class AccountSources:
         unknown = self._unknown(source, {name for kept in reservations.values() for name in kept.amount})
         if not unknown:
             return reservations
-        now = time.monotonic()
-        self._untold[quota.key.uid, source.key] = untold = {
-            uid: seen if (seen := before.get(uid)) is not None and seen[0] == kept else (kept, now)
-            for uid, kept in reservations.items()
-            if not (kept.replaces or unknown.isdisjoint(kept.amount))
+        concerned = {
+            uid: kept for uid, kept in reservations.items() if not (kept.replaces or unknown.isdisjoint(kept.amount))
         }
+        self._untold[quota.key.uid, source.key] = untold = first_seen(before, concerned, time.monotonic())
         waiting = self._waiting(untold)
         return {uid: kept for uid, kept in reservations.items() if uid not in waiting}
 

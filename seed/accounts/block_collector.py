@@ -22,6 +22,7 @@ from common.runtime.lru import LruDict
 from seed.accounts.account_sources import AccountSources
 from seed.accounts.account_write import write
 from seed.accounts.controller import Accounts
+from seed.accounts.first_seen import first_seen
 from seed.accounts.registry import AccountHandle
 from seed.model.quota import Quota
 from seed.usage.source import UsageSource
@@ -67,10 +68,7 @@ class BlockCollector:
     async def take(self, handle: AccountHandle, quota: Quota, account: Account) -> None:
         life, now = (quota.key.uid, account.incarnation), time.monotonic()
         before = self._watched.get(life, _Watched())
-        known = {
-            owner: seen if (seen := before.known.get(owner)) is not None and seen[0] == block else (block, now)
-            for owner, block in blocks.owners(account).items()
-        }
+        known = first_seen(before.known, blocks.owners(account), now)
         proven = self._proven_at()  # later than the block, so no source is unknown here in which it was used
         overdue = frozenset(
             owner for owner, (_, since) in known.items() if now - since > self._after and since <= proven

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Set
 from enum import Enum
 
 from common.quota.account import Account, Reservation, ReservationKey
+from seed.accounts.first_seen import first_seen
 from seed.usage.source import Generation, Taken, UsageSource
 
 UNSEEN_AFTER = 5.0  # seconds after which what was created is usually there
@@ -32,10 +33,7 @@ class Finding(Enum):
 
 def watched(account: Account, known: FirstSeen, now: float) -> dict[ReservationKey, tuple[Reservation, float]]:
     """Since when each reservation is known. One that another request relies on since begins anew."""
-    return {
-        key: seen if (seen := known.get(key)) is not None and seen[0] == reservation else (reservation, now)
-        for key, reservation in account.reservations.items()
-    }
+    return first_seen(known, account.reservations, now)
 
 
 def overdue(known: FirstSeen, window: float, now: float, proven: float = math.inf) -> list[Entry]:
