@@ -37,7 +37,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     def recent(self, use: ResourceList) -> dict[str, int]:
         """By how much use rose and fell lately: what it grew by may come again, what it fell by may come back."""
-        return resources.add(lacking(self.peak, use), lacking(use, self.trough))
+        return resources.add(lacking(self.peak, use), self.grown(use))
+
+    def grown(self, use: ResourceList) -> dict[str, int]:
+        return lacking(use, self.trough)
 
     def headroom(self, use: ResourceList) -> dict[str, int]:
         return resources.add(self.machine, self.recent(use))

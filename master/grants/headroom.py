@@ -25,7 +25,7 @@ def spare(state: AllocationState) -> None:
     askers = [asker for asker in state.askers if asker.served and not asker.seed.draining]
     for asker in askers:
         part_of_pool = times(asker.first, state.pool) // (SPARE_SHARE * len(askers))
-        grew = times(asker.first, lacking(state.use[asker.seed.name], asker.seed.demand.trough))
+        grew = times(asker.first, asker.seed.demand.grown(state.use[asker.seed.name]))
         count = min(part_of_pool, max(SPARE_PER_WAITING * asker.machines, grew // GROWTH_SHARE))
         if count:
             idle = resources.add(asker.own, state.idle[asker.seed.name])

@@ -81,7 +81,7 @@ class PrometheusHistory:
         """Of the quota."""
         return joined((await self._past(quota)).refusals, self._recent.of(quota.metadata.uid))
 
-    async def lately(self) -> Lately | None:
+    async def lately(self) -> Lately:
         return self._recent.lately()
 
     async def _past(self, quota: MasterQuota) -> _Past:

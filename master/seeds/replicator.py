@@ -55,7 +55,7 @@ SOON = 1.0  # ... until the next try
 FINALIZING = 1.0  # seconds until another look at a copy that is being deleted
 REVIEWED = 100  # copies of one subject that are looked at when another has come: all that wait are anyway, soon
 SUCCEEDED = 1.0  # ... at one that must not go before another is here; that one's coming is reported sooner
-# Copies of what the master does not have: each costs it a read, and the other seeds need the same API server.
+# Of copies of what the master does not have. Before each, its API server is read, which all seeds need.
 REMOVALS_PER_SECOND, REMOVALS_AT_ONCE = 100.0, 50.0
 LONGEST_TURN = 60.0  # seconds until one that had no turn asks again
 # Of a quota's copy. Master and seed apply each time all that they ever apply to its status: without an owner nothing is
