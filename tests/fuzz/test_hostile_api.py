@@ -46,9 +46,7 @@ QUIET_SECONDS = 8.0 if ALONE else 4.0
 PAUSE_SECONDS = 0.01 if ALONE else 0.02  # between two questions
 NOISE_SECONDS = 0.02 if ALONE else 0.2  # of the other's p99, which a busy machine takes by itself
 STALL = 0.1 if ALONE else 1.0
-NICE = (
-    19 if ALONE else 0
-)  # it plays another machine: what is measured waits for what it sends, and not for its CPU time
+NICE = 19 if ALONE else 0  # it plays another machine, which takes no CPU time of the programs that are measured
 BUSIEST = 0.1  # seconds of CPU time in one piece
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-machines"
 HOSTILE, VICTIM, PROJECT, QUOTA = "hostile", "user-1", "alpha", "fuzz"

@@ -57,7 +57,7 @@ async def asking() -> AsyncIterator[tuple[Asked, PrometheusHistory]]:
 
 
 def remembering(*parts: PartTold, leads: bool = True) -> RecentRefusals:
-    """What the agents told of these parts, and nothing else."""
+    """With these parts in memory. It cannot ask an agent."""
     recent = RecentRefusals(cast(Any, None), cast(Any, None), lambda: leads, lambda: NOW)
     recent._told = {part.begin: part for part in parts}
     recent._names = {"q": "q", "r": "r"}

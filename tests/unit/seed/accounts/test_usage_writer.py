@@ -190,13 +190,13 @@ class Leading:
 
 @asynccontextmanager
 async def leading(
-    monkeypatch: pytest.MonkeyPatch, term: int = 1, *, listed: bool = True, **quota: str
+    monkeypatch: pytest.MonkeyPatch, term: int = 1, *, listed: bool = True, window: float = WINDOW, **quota: str
 ) -> AsyncIterator[Leading]:
     """`listed`: the lists that it demands when it takes over are complete already."""
     monkeypatch.setattr(countings, "RETRY_DELAY", 0.01)
     async with seed_world() as world:
         await world.quota(limits="cpu=64", granted="cpu=64", **quota)
-        found = Leading(world, term)
+        found = Leading(world, term, window=window)
         async with running(found.accounts.run(), found.counting.run()):
             if listed:
                 await eventually(lambda: found.accounts._progress)
@@ -367,34 +367,28 @@ async def counted_once(leader: Leading, *, generation: int) -> None:
     await eventually(lambda: use(leader.world) == 8)
 
 
-async def test_an_update_that_was_overtaken_keeps_nothing_until_the_window_ends(world: SeedWorld) -> None:
-    """The object was changed in another way meanwhile, which changed no use."""
-    await world.quota(limits="cpu=64", granted="cpu=64")
-    leader = Leading(world, window=3600.0)
-    async with running(leader.accounts.run(), leader.counting.run()):
-        await eventually(lambda: leader.accounts._progress)
-        await counted_once(leader, generation=3)
-        await reserve(world, "a", generation=2)
-        await eventually(lambda: not world.account().reservations)
-        assert use(world) == 8
-
-
-async def test_an_update_that_is_overtaken_later_keeps_nothing_for_long(
-    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
+async def test_an_update_that_was_overtaken_keeps_nothing_until_the_window_ends(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a change of no use nobody tells."""
+    """The object was changed in another way meanwhile, which changed no use."""
+    async with leading(monkeypatch, window=3600.0) as leader:
+        await counted_once(leader, generation=3)
+        await reserve(leader.world, "a", generation=2)
+        await eventually(lambda: not leader.world.account().reservations)
+        assert use(leader.world) == 8
+
+
+async def test_an_update_that_is_overtaken_later_keeps_nothing_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a change changes no use, no watch says so."""
     monkeypatch.setattr(countings, "CHECK_INTERVAL", 0.02)
-    await world.quota(limits="cpu=64", granted="cpu=64")
-    leader = Leading(world, window=3600.0)
-    async with running(leader.accounts.run(), leader.counting.run()):
-        await eventually(lambda: leader.accounts._progress)
+    async with leading(monkeypatch, window=3600.0) as leader:
         await counted_once(leader, generation=1)
-        await reserve(world, "a", generation=2)
+        await reserve(leader.world, "a", generation=2)
         await eventually(lambda: not leader.counting._due)
-        assert use(world) == 16
+        assert use(leader.world) == 16
         leader.there("a", generation=2)
-        await eventually(lambda: not world.account().reservations)
-        assert use(world) == 8
+        await eventually(lambda: not leader.world.account().reservations)
+        assert use(leader.world) == 8
 
 
 async def test_evidence_says_nothing_by_caches_that_may_be_older_than_the_reservation(leader: Leading) -> None:
