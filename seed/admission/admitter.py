@@ -82,19 +82,13 @@ class Admission:
         return Verdict(decision=decision, warnings=warnings, waited=waited, request=request, attempts=attempts)
 
     async def _make(self, claims: Sequence[QuotaClaim], request: Request) -> list[tuple[QuotaClaim, Attempt]]:
-        """Where quotas of namespaces overlap, one that seems full is asked before the others, in which nothing is
-        reserved then: many clients that go on asking for one full quota would keep the others full."""
-        in_turn = len(claims) > 1 and request.shares is not None and not request.asks_fits
-        full = [claim for claim in claims if in_turn and claim.seems_full()]
-        made: list[tuple[QuotaClaim, Attempt]] = []
-        for claim in full:
-            made.append((claim, await claim.make()))
-            if made[-1][1].refusal is not None:
-                return made
-        rest = [claim for claim in claims if claim not in full]
-        if len(rest) == 1:
-            return [*made, (rest[0], await rest[0].make())]
-        return [*made, *zip(rest, await asyncio.gather(*(claim.make() for claim in rest)), strict=True)]
+        """Quotas that seem short are asked before the others, in which nothing is reserved meanwhile: who goes on to
+        ask for what one quota cannot give would keep the others full (rule 4.2)."""
+        short = [claim for claim in claims if claim.seems_short()] if len(claims) > 1 and not request.dry_run else []
+        rest, made = [claim for claim in claims if claim not in short], await _made(short)
+        if any(attempt.refusal is not None for _, attempt in made):
+            return [*made, *((claim, claim.seen()) for claim in rest)]
+        return [*made, *await _made(rest)]
 
     async def _cancel(self, made: Sequence[tuple[QuotaClaim, Attempt]], request: Request) -> None:
         """Rule 4.2: one that denies releases what the others reserved. What fails here goes on evidence later."""
@@ -114,3 +108,10 @@ class Admission:
             if error is not None:
                 facts = {"quota": undone[future].quota.name, "cluster": request.reservation.source, "error": str(error)}
                 log.info("reservation left to evidence", extra=facts)
+
+
+async def _made(claims: Sequence[QuotaClaim]) -> list[tuple[QuotaClaim, Attempt]]:
+    """All at once."""
+    if len(claims) == 1:
+        return [(claims[0], await claims[0].make())]
+    return list(zip(claims, await asyncio.gather(*(claim.make() for claim in claims)), strict=True))

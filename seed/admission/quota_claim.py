@@ -76,12 +76,19 @@ class QuotaClaim:
         refusal = limits.exceeded(quota, request, seen.used, quota.limits, quota.global_reserved)
         return Attempt(snapshot=seen, refusal=refusal)
 
-    def seems_full(self) -> bool:
-        """By what is known here. It may have room by now, and nobody is refused from memory."""
-        handle = self._registry.get(self.quota)
-        if handle is None or not self.quota.enforced:
+    def seems_short(self) -> bool:
+        """It cannot give it now, by what is known here: it refuses, or the master has to be asked. It may have room by
+        now, and nobody is refused from memory."""
+        handle, quota, request = self._registry.get(self.quota), self.quota, self._request
+        if not quota.enforced:
             return False
-        return _hopeless(handle, self.quota, self._request) is not None
+        if handle is None or not (seen := handle.snapshot(quota)).open:
+            return True
+        return bool(resources.short(request.need, seen.free)) or _hopeless(handle, quota, request) is not None
+
+    def seen(self) -> Attempt:
+        """Where another quota has refused: it has room, as far as is known here, and was not asked."""
+        return Attempt(snapshot=self._registry.snapshot(self.quota))
 
     def has_block(self) -> bool:
         """What is needed was reserved ahead here. So it is until the event loop goes on."""

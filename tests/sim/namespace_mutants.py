@@ -205,7 +205,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "in a namespace, two quotas without cancel",
-        ((Admission, "_cancel", no_cancel), (QuotaClaim, "seems_full", lambda _claim: False)),
+        ((Admission, "_cancel", no_cancel), (QuotaClaim, "seems_short", lambda _claim: False)),
         ("nothing", "two_quotas", *FOCUS),
         BUDGET,
     ),

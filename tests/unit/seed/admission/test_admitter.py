@@ -114,6 +114,32 @@ async def test_a_full_quota_refuses_before_another_of_the_namespace_reserves_any
     assert world.account("ann").sequence == written
 
 
+@pytest.mark.parametrize("why", ["full", "not open"])
+async def test_a_quota_that_gives_a_machine_nothing_refuses_before_its_organizations_reserves_anything(
+    world: SeedWorld, why: str
+) -> None:
+    """A project that goes on asking would keep its organization's quota full for all other projects."""
+    await world.quota("org-acme", limits="cpu=16", granted="cpu=16", kind="organization")
+    used = "cpu=8" if why == "full" else ""
+    handle = await world.quota("project-alpha", limits="cpu=8", granted="cpu=8", used=used)
+    if why == "not open":
+        await handle.writer.change(lambda account: (fencing.fence(account, "n"), None))
+    written = world.account("org-acme").sequence
+    assert (await world.admission.decide(request())).refusal is not None
+    assert world.account("org-acme").sequence == written
+
+
+async def test_while_a_quota_waits_for_the_master_nothing_is_kept_in_the_others(world: SeedWorld) -> None:
+    await world.quota("org-acme", limits="cpu=16", granted="cpu=16", kind="organization")
+    await world.quota("project-alpha", limits="cpu=8", granted="cpu=4")
+    waiting = asyncio.create_task(world.admission.decide(request()))
+    await world.asked("project-alpha", number=1)
+    assert world.account("org-acme").reservations == {}
+    world.tell("project-alpha", answered=1, granted={"cpu": "8"})
+    assert (await waiting).refusal is None
+    assert accounts.use(world.account("org-acme")) == nanos("cpu=8")
+
+
 async def test_a_quota_that_was_full_when_it_was_last_seen_refuses_nothing_that_fits_by_now() -> None:
     """Another replica has counted what is gone, and the watch has not told this one."""
     store = MemoryStore()
