@@ -93,6 +93,7 @@ CURES = {
         "UnknownProject": _PROJECT,
         "AllowedBefore": _PROJECT,
         "ProjectMissing": "create the Project on the master again: docs/how-to/projects.md",
+        "QuotaMissing": "create the Organization that the Project names, and see that the master runs",
         "AllowedBySettings": _PROJECT,
         "NothingCopied": "see that there is a Seed for this cluster, and that it is connected",
         "NotWritten": _RIGHTS,

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from common.api.types import Condition, UserCluster
+from common.api.types import Condition, Project, UserCluster
 from seed.admission import denial
 from seed.admission.types import Verdict, decision_id, refused
 from seed.cache.quotas import QuotaCache
@@ -23,6 +23,7 @@ CONDITION = "ProjectKnown"
 FOUND, UNKNOWN, NOTHING = "ProjectFound", "UnknownProject", "NothingCopied"
 ALLOWED_BEFORE, ALLOWED_BY_SETTINGS = "AllowedBefore", "AllowedBySettings"
 MISSING = "ProjectMissing"  # its quota is there, the Project is not, and an organization's quota may limit it
+QUOTA_MISSING = "QuotaMissing"  # the Project is there, and a default quota that limits it is not
 
 _CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789-."
 
@@ -45,7 +46,7 @@ def judge(before: Sequence[Condition], *, known: bool, has_copies: bool, allowed
         return Standing("False", ALLOWED_BY_SETTINGS)
     said = next((condition.reason for condition in before if condition.type == CONDITION), None)
     # A cluster with other conditions only is from before this one was checked.
-    if said in {FOUND, MISSING, ALLOWED_BEFORE, ALLOWED_BY_SETTINGS} or (said is None and before):
+    if said in {FOUND, MISSING, QUOTA_MISSING, ALLOWED_BEFORE, ALLOWED_BY_SETTINGS} or (said is None and before):
         return Standing("False", ALLOWED_BEFORE)
     return Standing("False", UNKNOWN) if has_copies else Standing("Unknown", NOTHING)
 
@@ -69,13 +70,12 @@ def _judge(quota_cache: QuotaCache, project: str, before: Sequence[Condition]) -
 
 def shown(quota_cache: QuotaCache, cluster: UserCluster) -> Condition:
     found, project = standing(quota_cache, cluster), cluster.spec.project
-    only_its_quota = found.reason == FOUND and project not in quota_cache.projects.store
-    if only_its_quota and quota_cache.may_belong(consumer_of(cluster)):
-        message = (
-            f"there is no Project {project} on this seed, and the quota of its organization may limit it;"
-            " no Machine can be created until the Project is there: create it on the master"
+    if found.reason == FOUND and quota_cache.may_belong(consumer_of(cluster)):
+        known = quota_cache.projects.store.get(project)
+        reason, message = (
+            (MISSING, _without_project(project)) if known is None else (QUOTA_MISSING, _without_quota(known))
         )
-        return Condition(type=CONDITION, status="Unknown", reason=MISSING, message=message)
+        return Condition(type=CONDITION, status="Unknown", reason=reason, message=message)
     if found.reason in (ALLOWED_BEFORE, ALLOWED_BY_SETTINGS) and quota_cache.may_belong(consumer_of(cluster)):
         message = (
             f"{_absent(project)}; no Machine can be created while a default quota or an organization's may limit it"
@@ -83,6 +83,23 @@ def shown(quota_cache: QuotaCache, cluster: UserCluster) -> Condition:
     else:
         message = _message(quota_cache, project, found.reason)
     return Condition(type=CONDITION, status=found.status, reason=found.reason, message=message)
+
+
+def _without_project(project: str) -> str:
+    return (
+        f"there is no Project {project} on this seed, and the quota of its organization may limit it;"
+        " no Machine can be created until the Project is there: create it on the master"
+    )
+
+
+def _without_quota(project: Project) -> str:
+    organization = project.spec.organization
+    whose = f"project {project.metadata.name}" + (f" or of organization {organization}" if organization else "")
+    exists = f"; see whether there is an Organization {organization} on the master" if organization else ""
+    return (
+        f"the default quota of {whose} has not come from the master to this seed; no Machine can be created until it"
+        f" is there{exists}"
+    )
 
 
 def _absent(project: str) -> str:

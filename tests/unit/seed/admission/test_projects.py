@@ -256,6 +256,27 @@ async def test_it_is_said_where_no_machine_can_be_created_since_the_project_is_g
     assert "no Machine can be created" in projects.shown(world.quota_cache, cluster).message
 
 
+@pytest.mark.parametrize(("organization", "kind"), [("", "project"), ("acme", "organization")])
+async def test_it_is_said_where_no_machine_can_be_created_since_a_default_quota_is_missing(
+    world: SeedWorld, organization: str, kind: str
+) -> None:
+    """Of an Organization that does not exist, it never comes."""
+    cluster = declare(world.cluster_cache, PROJECT)
+    if organization:
+        world.join(organization)
+    defaults = {kind: {"quota": {"cpu": "4"}, "enforcement": "deny"}}
+    settings = {"metadata": {"name": "default"}, "spec": {"defaults": defaults}}
+    world.quota_cache.settings.store._set("default", msgspec.convert(settings, QuotaSettings))
+    found = projects.shown(world.quota_cache, cluster)
+    assert (found.status, found.reason) == ("Unknown", "QuotaMissing")
+    assert (f"an Organization {organization} on the master" in found.message) == bool(organization)
+    subject = {"kind": kind, "name": organization or PROJECT}
+    await world.quota("default", limits="cpu=4", subject=subject)
+    assert projects.shown(world.quota_cache, cluster).reason == "ProjectFound"
+    gone = declare(world.cluster_cache, "other", recorded("QuotaMissing"))
+    assert projects.standing(world.quota_cache, gone).reason == "AllowedBefore"
+
+
 async def test_its_clusters_are_looked_at_when_a_project_comes_and_goes(world: SeedWorld) -> None:
     told: list[str] = []
     world.cluster_cache.on_user_cluster(told.append)
