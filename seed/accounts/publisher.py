@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -184,12 +184,13 @@ class Publisher:
         if quota.withdrawn:
             # When it limits something here again, every replica has to say once more that it knows it.
             return Sources(generation=0, withdrawn=quota.withdrawn if fencing.is_closed(account) else ""), None
-        entering, settled = self._entering(quota, account, now)
+        stale = self._stale(quota, sources, account, now)
+        entering, settled = self._entering(quota, account, {source.source for source in stale}, now)
         unenforced = [quota.shown(SourceKey(key)) for key in self._cluster_cache.unenforced(quota)]
         in_namespaces, look_again = looked
         generation, raised = self._known(quota)
         found = Sources(
-            self._stale(quota, sources, account, now),
+            stale,
             (*unenforced, *entering)[:MAX_NAMED],
             generation if account.master else quota.published_generation,  # see AccountRegistry.is_new
             len(self._cluster_cache.covered(quota)),
@@ -218,19 +219,23 @@ class Publisher:
         self._in_namespaces[quota.key.uid] = time.monotonic(), found
         return found, None
 
-    def _entering(self, quota: Quota, account: Account, now: float) -> tuple[list[str], float | None]:
-        """The sources in the part of its subject that the quota limits, that are not counted yet, or in which another
-        replica may have admitted by labels, or for projects, from before. And in how many seconds the next of these is
-        over."""
+    def _entering(self, quota: Quota, account: Account, stale: Set[str], now: float) -> tuple[list[str], float | None]:
+        """The sources in which nothing is admitted yet, since they are not counted (see QuotaClaim), and those in which
+        another replica may have admitted by labels, or for projects, from before. And in how many seconds the next of
+        these is over. `stale`: of these it is said why they are not counted."""
         names: list[str] = []
         seconds: list[float] = []
-        for key in self._cluster_cache.source_keys(quota) if quota.clusters is not None else ():
-            since = self._cluster_cache.relabelled_at(key.cluster)
-            left = since + self._settling - now if since is not None else 0.0
+        of_part = quota.clusters is not None
+        for key in self._cluster_cache.source_keys(quota):
+            if not (of_part or key.quota):
+                continue
+            since = self._cluster_cache.relabelled_at(key.cluster) if of_part else None
+            left, shown = since + self._settling - now if since is not None else 0.0, quota.shown(key)
             if key.text not in account.used:
-                names.append(f"{quota.shown(key)} (not counted yet)")
+                if shown not in stale:
+                    names.append(f"{shown} (not counted yet)")
             elif left > 0:
-                names.append(f"{quota.shown(key)} (its labels have changed)")
+                names.append(f"{shown} (its labels have changed)")
                 seconds.append(left)
         for cluster, since in self._cluster_cache.reassigned.items() if quota.kind != NAMESPACES else ():
             left = since + self._settling - now

@@ -35,7 +35,7 @@ from seed.cache.quotas import QuotaCache
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
 from seed.ledger.writer import BusyError
-from seed.model.quota import NAMESPACES, Quota
+from seed.model.quota import Quota
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,11 @@ class QuotaClaim:
                 outcome = await handle.writer.claim(request.uid, reservation, request.deadline)
             if isinstance(outcome, Admitted) and self._is_uncounted(handle):
                 self._undo(handle, outcome).add_done_callback(ignore)
-                refusal = denial.cannot_decide(quota, "what is in this cluster is being counted")
+                refusal = denial.cannot_decide(
+                    quota,
+                    "what is in this cluster is being counted; if that does not end, the quota's condition UsageCurrent"
+                    " says why",
+                )
                 return Attempt(snapshot=handle.snapshot(quota), refusal=refusal, waited=waited)
             if isinstance(outcome, Admitted):
                 seen, admitted = handle.snapshot(quota), None if request.dry_run else outcome
@@ -216,9 +220,8 @@ class QuotaClaim:
         """An open account comes to count namespaces when its quota first names what is in them, or when a cluster takes
         part, and a cluster when that enters the part of the subject that the quota limits: until that is counted, it
         seems that nothing is there."""
-        account, request, quota = handle.writer.account, self._request, self.quota
-        in_namespaces = request.shares is not None and quota.kind != NAMESPACES
-        may_enter = in_namespaces or quota.clusters is not None
+        account, request = handle.writer.account, self._request
+        may_enter = request.shares is not None or self.quota.clusters is not None
         return may_enter and account is not None and request.reservation.source not in account.used
 
     async def _lend(self, handle: AccountHandle, refused: Attempt, replaceable: Replaceable) -> Attempt:

@@ -106,11 +106,15 @@ class Site:
         return sum(len(listed["items"]) for listed in found)
 
     async def quota(self, limits: str, **selector: str) -> str:
-        """One that is enforced."""
+        """One that is enforced, where nothing that it limits was before."""
         name = f"q{next(_numbers)}"
         subject = {"kind": "namespaces", "selector": {"matchLabels": selector}}
         for world in self.worlds:
-            await world.quota(name, limits=limits, granted=limits, subject=subject)
+            handle = await world.quota(name, limits=limits, granted=limits, subject=subject)
+            source = SourceKey.of_namespaces(handle.key.uid, OWN_API_SERVER).text
+            await handle.writer.change(
+                lambda account, source=source: (accounts.count(account, 1, source, {}, {}), None)
+            )
         await self.enforced(name)
         return name
 

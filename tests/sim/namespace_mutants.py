@@ -290,4 +290,11 @@ ALL: tuple[Mutant, ...] = (
         BUDGET,
         namespace_scenes.labels_that_admission_does_not_hear,
     ),
+    Mutant(
+        "a cluster need not be counted before something is admitted there",
+        ((QuotaClaim, "_is_uncounted", lambda *_a: False),),
+        FOCUS,
+        BUDGET,
+        namespace_scenes.a_cluster_that_comes_to_take_part,
+    ),
 )

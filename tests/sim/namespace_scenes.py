@@ -48,6 +48,25 @@ def a_kind_that_cannot_be_listed(play: Play) -> None:
             play.go(2.0)
 
 
+def a_cluster_that_comes_to_take_part(play: Play) -> None:
+    """... and asks at once about what is created in it, after its source had left the accounts."""
+    world = play.world
+    assert isinstance(world, NamespaceWorld), "others have no namespaces"
+    for site in play.sites(1):
+        clusters = _clusters(world, site)
+        for cluster in clusters:
+            for name in list(cluster.labels.present):
+                world.relabel(cluster, name, ("a", "b"))
+            world.take_part(site, cluster, takes_part=False)
+        play.go(play.about(10.0, 30.0))
+        for cluster in clusters:
+            world.take_part(site, cluster, takes_part=True)
+            for _ in range(4):
+                world.create(site, cluster, UNIT)
+                play.go(0.1)
+            play.write(site)
+
+
 def labels_that_admission_does_not_hear(play: Play) -> None:
     """Namespaces come into a selection while the watches of all replicas bring nothing, for longer than is trusted."""
     world = play.world

@@ -78,6 +78,10 @@ class NamespaceWorld(World):
     subject = LABELLED  # begins that of a quota
     labels: Sequence[tuple[str, ...]] = (("a",), ("a",), ("b",), ("a", "b"), ("a", "b"), ())  # of a namespace
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._had: dict[str, float] = {}  # by source: until when an account had it that does not have it any more
+        super().__init__(*arguments, **options)
+
     def _make_quotas(self) -> None:
         for name in WITHOUT:
             self.swarm.rates.pop(name, None)
@@ -263,6 +267,8 @@ class NamespaceWorld(World):
                 wish.decided[replica.name] = decided
             elif decided - wish.decided[replica.name] > REMEMBERED:
                 self.fail(f"{wish.thing.uid} is answered by what was decided long ago")
+            if no is None and not repeated:
+                self._must_be_counted(replica, source, wish, quotas, began)
             wish.reads = next((found for told, found in reversed(wish.verdicts) if told is no), reads)
             answered(no, [quota for quota in quotas if resources.only(wish.need, quota.limits)], repeated)
 
@@ -275,6 +281,18 @@ class NamespaceWorld(World):
             heard,
             lambda: reads.append(self._beside(wish.thing)),
         )
+
+    def _must_be_counted(
+        self, replica: Replica, source: NamespacedCluster, wish: Wish, quotas: list[Quota], began: float
+    ) -> None:
+        """Nothing is admitted where what is there already is not in the account: it is use that nobody knows."""
+        for quota in quotas:
+            uid = quota.key.uid
+            key, stored = SourceKey.of_namespaces(uid, source.key).text, replica.api.ledger.get(uid)
+            if not resources.only(wish.need, quota.limits) or stored is None:
+                continue
+            if key not in stored.account.used and self._had.get(key, -1.0) < began:
+                self.fail(f"{wish.thing.uid} is admitted, and {source.key} is not counted by {quota.name}")
 
     def _evaluator_of(self, source: NamespacedCluster, name: str) -> NamespacedEvaluator[Any]:
         return self.evaluator
@@ -375,6 +393,7 @@ class NamespaceWorld(World):
         return followed.totals.seen([uid_of(name)]).get(uid_of(name), 0)
 
     def _written(self, replica: Replica, uid: str, before: Account, after: Account, decided: Decided) -> None:
+        self._had.update(dict.fromkeys(before.used.keys() - after.used.keys(), self.now))
         leader = replica.leader
         for source in leader.counted().values() if isinstance(leader, NamespaceLeader) else ():
             if (anew := summed_anew(source)) != source.totals.used:

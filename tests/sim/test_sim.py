@@ -82,6 +82,7 @@ def test_a_schedule_is_known_by_its_number() -> None:
         "what others promise stays",
         "the others are not read again",
         "bases stay in the count",
+        "a cluster need not be counted before something is admitted there",
         "a namespace is of no project",
         "an organization is not asked",
         "projects' namespaces are not counted",

@@ -25,7 +25,8 @@ from seed.instance_types.cache import FlavourCache
 from seed.instance_types.http_client import Transport
 from seed.instance_types.settings import SettingsReader
 from seed.kinds.registry import OF_PROJECTS
-from seed.model.quota import Quota, parse_quota
+from seed.model.quota import NAMESPACES, Quota, parse_quota
+from seed.model.source_key import SourceKey
 from seed.registration.token import seal
 from seed.sizing.sizer import Sizing
 from tests.memory_store import MemoryStore
@@ -147,7 +148,8 @@ class SeedWorld:
         enforcement: str = "deny",
         **spec: object,
     ) -> AccountHandle:
-        """A quota whose account is open with what it was granted, and uses what is `used`."""
+        """A quota whose account is open with what it was granted, and uses what is `used`. If it is of kind namespaces,
+        those of the user cluster are counted, and have nothing."""
         subject = PROJECT if kind == "project" else ORGANIZATION
         body = {
             "metadata": {"name": name, "uid": f"{name}-copy", "labels": {UID_LABEL: f"{name}-uid"}},
@@ -159,14 +161,16 @@ class SeedWorld:
             },
         }
         self._put(msgspec.convert(body, ResourceQuota))
-        handle = self.handle(name)
+        handle, counted = self.handle(name), {f"{PROJECT}/c1": nanos(used)} if used else {}
+        if self.copies[name].spec.subject.kind == NAMESPACES:
+            counted[SourceKey.of_namespaces(handle.key.uid, f"{PROJECT}/c1").text] = {}
         await handle.writer.create(
             Account(
                 incarnation="life",
                 master="m",
                 epoch=1,
                 granted=nanos(granted),
-                used={f"{PROJECT}/c1": nanos(used)} if used else {},
+                used=counted,
             )
         )
         self.tell(name, granted=amounts(granted))

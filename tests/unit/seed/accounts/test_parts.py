@@ -20,6 +20,7 @@ from seed.cache import clusters
 from seed.cache.replicas import FRESH
 from seed.model.consumer import Consumer
 from seed.model.source_key import SourceKey
+from seed.usage.source import Problem
 from tests.unit.fake_api_server import eventually
 from tests.unit.seed.accounts.test_usage_writer import KEY, Leading, leading
 from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos
@@ -127,10 +128,10 @@ class Published:
     async def _apply(self, _resource: object, body: dict[str, Any], **_how: object) -> None:
         self.written.append(msgspec.to_builtins(body["status"]["account"]))
 
-    async def publish(self) -> float | None:
+    async def publish(self, *sources: Any) -> float | None:
         quota = self._world.quota_cache.quota("gpu")
         assert quota is not None
-        return await self._leader.publish(quota, self._world.account("gpu"), [])
+        return await self._leader.publish(quota, self._world.account("gpu"), sources)
 
     async def until_it_is_quiet(self) -> None:
         while again := await self.publish():
@@ -163,11 +164,15 @@ async def test_it_is_enforced_where_labels_say_whose_a_namespace_is_when_every_r
 ) -> None:
     """One that is behind charges the project of the cluster."""
     leader = Published(world, monkeypatch)
-    await world.quota("gpu", limits="pods=16", granted="pods=16", subject={"kind": "project", "name": PROJECT})
+    handle = await world.quota("gpu", limits="pods=16", granted="pods=16", subject={"kind": "project", "name": PROJECT})
     quota = world.quota_cache.quota("gpu")
     assert quota is not None
-    world.cluster_cache.tell_proven(SourceKey.of_namespaces(quota.key.uid, KEY), True)
+    key = SourceKey.of_namespaces(quota.key.uid, KEY)
+    world.cluster_cache.tell_proven(key, True)
     world.share("FromCluster")
+    await leader.publish()
+    assert leader.written[-1]["unenforced"] == (f"namespaces of {KEY} (not counted yet)",), "all is refused with 503"
+    await handle.writer.change(lambda account: (accounts.count(account, 1, key.text, {}, {}), None))
     await leader.publish()
     assert "unenforced" not in leader.written[-1]
     world.share("FromLabel")
@@ -178,3 +183,26 @@ async def test_it_is_enforced_where_labels_say_whose_a_namespace_is_when_every_r
     leader.now += again
     await leader.until_it_is_quiet()
     assert "unenforced" not in leader.written[-1] and leader.now >= 100 + FRESH + WINDOW
+
+
+async def test_a_cluster_that_a_quota_of_namespaces_did_not_count_yet_is_named_once(
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All is refused there. Where it is known why it is not counted, that is said."""
+    leader = Published(world, monkeypatch)
+    subject = {"kind": "namespaces", "selector": {"matchLabels": {"owner": "ann"}}}
+    handle = await world.quota("gpu", limits="pods=16", granted="pods=16", subject=subject)
+    key = SourceKey.of_namespaces(handle.key.uid, KEY)
+    world.cluster_cache.tell_proven(key, True)
+    world.share("FromCluster")
+    await handle.writer.change(lambda account: (accounts.forget_source(account, 1, key.text), None))
+    await leader.publish()
+    assert leader.written[-1]["unenforced"] == (f"{KEY} (not counted yet)",)
+    lost = Problem("Unreachable", "no route to host")
+    await leader.publish(SimpleNamespace(key=key, problem=lost, lost_at=90.0, counted=False, in_namespaces=None))
+    assert "unenforced" not in leader.written[-1]
+    (stale,) = leader.written[-1]["stale"]
+    assert (stale["source"], stale["neverCounted"]) == (KEY, True)
+    await handle.writer.change(lambda account: (accounts.count(account, 1, key.text, {}, {}), None))
+    await leader.publish()
+    assert not leader.written[-1].keys() & {"unenforced", "stale"}, "it has nothing, and that is known"

@@ -69,8 +69,8 @@ async def left(of: str, found: object, **subject: object) -> bool:
         quota = world.quota_cache.quota("all")
         assert quota is not None
         key = SourceKey.of_namespaces(quota.key.uid, of)
-        used = nanos("pods=3")
-        await handle.writer.change(lambda account: (accounts.count(account, 1, key, used, {}), None))
+        only = {key.text: nanos("pods=3")}
+        await handle.writer.change(lambda account: (msgspec.structs.replace(account, used=only), None))
         reading = Seed(found)
         removal = SourceRemoval(
             cast(Cluster, reading),

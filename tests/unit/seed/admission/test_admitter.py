@@ -71,7 +71,7 @@ async def test_machines_of_two_clusters_from_one_snapshot_have_equal_uids_and_ea
 async def shared(world: SeedWorld, uid: str = "u", **needs: str) -> Verdict:
     """Decided by what each quota counts of the object."""
     shares = {
-        name: Reservation(source=f"{name}:c1", object=f"pods:web/{uid}", amount=nanos(need))
+        name: Reservation(source=f"namespaces:{name}-uid:alpha/c1", object=f"pods:web/{uid}", amount=nanos(need))
         for name, need in needs.items()
     }
     asked = msgspec.structs.replace(request(uid), consumer=Consumer("", "alpha/c1"), shares=shares)
@@ -93,7 +93,7 @@ async def test_quotas_that_count_different_parts_of_an_object_each_hold_their_ow
         "web": nanos("pods=1,limits.cpu=3"),
         "project-alpha": {},
     }
-    assert {source for source, _ in world.account("ann").reservations} == {"ann:c1"}
+    assert {source for source, _ in world.account("ann").reservations} == {"namespaces:ann-uid:alpha/c1"}
 
 
 async def test_one_quota_that_denies_its_part_leaves_nothing_reserved_in_the_others(world: SeedWorld) -> None:
@@ -146,7 +146,8 @@ async def test_a_quota_that_was_full_when_it_was_last_seen_refuses_nothing_that_
     async with seed_world(store) as world:
         await world.quota("ann", limits="pods=8", granted="pods=8", **NAMESPACES)
         await world.quota("web", limits="pods=4", granted="pods=4", used="pods=4", **NAMESPACES)
-        counted = msgspec.structs.replace(world.account("web"), used={}, sequence=9)
+        account = world.account("web")
+        counted = msgspec.structs.replace(account, used={key: {} for key in account.used}, sequence=9)
         store._stored[world.handle("web").key.uid] = Stored(counted, "of another replica")
         assert (await shared(world, ann="pods=1", web="pods=1")).refusal is None
 
@@ -173,7 +174,7 @@ async def test_a_limit_that_was_raised_while_the_request_was_read_refuses_nothin
     quotas = list(world.quota_cache.namespace_quotas())
     world.limit("ann", {"pods": "2"})
     world.tell("ann", granted={"pods": "2"})
-    kept = Reservation(source="ann:c1", object="pods:web/u", amount=nanos("pods=2"))
+    kept = Reservation(source="namespaces:ann-uid:alpha/c1", object="pods:web/u", amount=nanos("pods=2"))
     asked = msgspec.structs.replace(request(), consumer=Consumer("", "alpha/c1"), shares={"ann": kept})
     assert (await world.admission.decide(asked, quotas=quotas)).refusal is None
 

@@ -597,9 +597,29 @@ async def test_nothing_is_admitted_before_what_is_there_was_counted(caller: Call
     await limited_by_both(caller, "pods=3", "pods=5")
     await counted(caller, "org-acme")
     code, message = await caller.refused(pod())
-    assert (code, message) == (503, "quota project-alpha cannot decide: what is in this cluster is being counted")
+    assert (code, message.partition(";")[0]) == (
+        503,
+        "quota project-alpha cannot decide: what is in this cluster is being counted",
+    )
     await eventually(lambda: caller.use("project-alpha") == caller.use("org-acme") == {})
     await counted(caller, "project-alpha")
+    assert (await caller.ask(pod("web-2")))["allowed"]
+
+
+async def test_nothing_is_admitted_in_a_cluster_that_a_quota_of_namespaces_has_not_counted_yet(caller: Caller) -> None:
+    """It takes part since a moment ago, and may be full of pods."""
+    await caller.world.quota("ann", limits="pods=3", granted="pods=3", **ANN)
+    handle = caller.world.handle("ann")
+    source = SourceKey.of_namespaces(handle.key.uid, CLUSTER).text
+    await handle.writer.change(lambda account: (accounts.forget_source(account, 1, source), None))
+    code, message = await caller.refused(pod())
+    assert (code, message) == (
+        503,
+        "quota ann cannot decide: what is in this cluster is being counted; if that does not end, the quota's condition"
+        " UsageCurrent says why",
+    )
+    await eventually(lambda: caller.use("ann") == {})
+    await counted(caller, "ann")
     assert (await caller.ask(pod("web-2")))["allowed"]
 
 
