@@ -99,10 +99,10 @@ class Admission:
         }
         if not undone:
             return
+        for undoing in undone:  # the request may end before them
+            undoing.add_done_callback(ignore)
         left = request.deadline - asyncio.get_running_loop().time()
-        done, late = await asyncio.wait(undone, timeout=max(left, 0))
-        for future in late:
-            future.add_done_callback(ignore)
+        done, _ = await asyncio.wait(undone, timeout=max(left, 0))
         for future in done:
             error = future.exception()
             if error is not None:

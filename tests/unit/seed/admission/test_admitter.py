@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Sequence
 
@@ -526,6 +527,52 @@ async def test_a_ledger_that_hangs_is_answered_for_by_the_deadline() -> None:
             found = await world.admission.decide(request(seconds=0.1))
         assert message(found) == "quota project-alpha cannot decide: the ledger does not answer"
         await eventually(lambda: world.account("org-acme").reservations == {})
+
+
+class Cut(MemoryStore):
+    """From `cut` on, a write waits, and fails as soon as the store is known to be `away`."""
+
+    cut = False
+    asked = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = asyncio.Event()
+
+    async def save(self, key: AccountKey, *args: object) -> str:
+        if self.cut:
+            self.asked += 1
+            await self.away.wait()
+            raise StoreUnavailableError("the ledger is away")
+        return await super().save(key, *args)  # type: ignore[arg-type]
+
+
+async def test_what_a_request_gives_back_may_fail_after_it_was_cut_off() -> None:
+    """asyncio logs the exception of a future that nobody has asked for as an error."""
+    store, loop = Cut(), asyncio.get_running_loop()
+    unheard: list[dict[str, object]] = []
+
+    async def refuses() -> str:
+        store.cut = True
+        return "it belongs to another project"
+
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+    try:
+        async with seed_world(store) as world:
+            await world.quota(limits="cpu=64", granted="cpu=64")
+            deciding = asyncio.create_task(world.admission.decide(request(), confirm=refuses))
+            await eventually(lambda: store.asked)
+            deciding.cancel()
+            await asyncio.wait([deciding])
+            assert deciding.cancelled()
+            store.away.set()
+            await world.handle().writer.change(lambda account: (account, None))  # what came before it has failed
+        del deciding  # its frames hold what it waited for
+        gc.collect()
+    finally:
+        loop.set_exception_handler(before)
+    assert unheard == []
 
 
 async def test_a_quota_that_goes_while_a_request_waits_does_not_leave_it_hanging(world: SeedWorld) -> None:
