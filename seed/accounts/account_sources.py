@@ -46,6 +46,7 @@ class AccountSources:
         self, quota: Quota, account: Account, may_count: Callable[[Quota, UsageSource], bool]
     ) -> list[SourceFacts]:
         """Of every source that there is, also of those that nobody follows yet."""
+        self._registry.recall_projects(quota)
         facts = []
         for key in self._registry.source_keys(quota):
             source = self._sources.get(key)

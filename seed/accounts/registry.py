@@ -135,6 +135,11 @@ class AccountRegistry:
             keys.extend(self.cluster_cache.sources_of(project, quota))
         return keys
 
+    def recall_projects(self, quota: Quota) -> None:
+        """Those without a copy that the organization's account counts: the replica before has seen whose they are."""
+        for project in self._missed(quota):
+            self.quota_cache.counted_by(quota.subject, project)
+
     def _missed(self, quota: Quota) -> list[str]:
         """Projects without a copy of which the organization's account has something."""
         handle = self.get(quota) if quota.kind == "organization" else None

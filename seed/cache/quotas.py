@@ -199,6 +199,14 @@ class QuotaCache:
         gone = [project for project in self._gone_from if quota.kind == "organization" and self.counts(quota, project)]
         return sorted({*self.projects_of(quota), *gone})
 
+    def counted_by(self, organization: str, project: str) -> None:
+        """An account of the organization has something of a project whose copy is not here, and was not since this
+        replica started."""
+        if self.lacks(project) and project not in self._gone_from:
+            self._gone_from[project] = organization
+            for name in self._by_subject.get(("organization", organization), {}):
+                self._members_listeners.call(name)
+
     def counts(self, quota: Quota, project: str) -> bool:
         """Whether it is a quota of the project, or of the project's organization."""
         if quota.kind == "project":

@@ -71,6 +71,8 @@ class Leadership:
         cluster, sizing = replica.cluster, replica.sizing
         quota_cache, cluster_cache = replica.caches.quotas, replica.caches.clusters
         cluster_cache.forget_told()
+        for quota in quota_cache.all_quotas():  # before it is known what API servers are to ask about
+            replica.registry.recall_projects(quota)
         replica.wanted.withdrawn = bool(withdrawal.asked(replica.lease.annotations))  # before anything is kept
         self._status = SeedStatus(cluster, cluster_cache, replica.wanted.are_wanted, self._own_conditions)
         self._unknown_projects = UnknownProjects(cluster, quota_cache, cluster_cache)

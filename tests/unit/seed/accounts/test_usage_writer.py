@@ -45,6 +45,7 @@ from seed.machines.machine_controller import Machine
 from seed.model import source_key
 from seed.model.consumer import Consumer
 from seed.model.quota import Quota
+from seed.model.selected_namespaces import EVERY
 from seed.model.source_key import SourceKey
 from seed.providers.size import Footprint, ProviderUnavailable
 from seed.usage.source import Generation, Taken
@@ -948,6 +949,29 @@ async def test_a_new_leader_without_a_projects_copy_counts_what_the_organization
         leader.there("a", cpu="32")
         leader.source.lists = 2
         await eventually(lambda: use(world) == 32)
+
+
+async def test_a_new_leader_without_a_projects_copy_asks_about_the_namespaces_that_the_organizations_account_has(
+    world: SeedWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is created there gets 503 until the copy is back, and is counted."""
+    world.quota_cache.projects.store._remove(PROJECT)  # before this replica started
+    world.share("FromCluster")
+    handle = await world.quota(limits="pods=9", granted="pods=9", kind="organization")
+    quota = world.quota_cache.quota(handle.key.name)
+    assert quota is not None and world.cluster_cache.selector(quota, KEY) is None
+    key = SourceKey.of_namespaces(quota.key.uid, KEY)
+    await handle.writer.change(
+        lambda account: (msgspec.structs.replace(account, used={key.text: nanos("pods=4")}), None)
+    )
+    told: list[str] = []
+    world.quota_cache.on_members(told.append)
+    leader = Leading(world, term=2)
+    async with running(leader.accounts.run()):
+        await eventually(lambda: world.cluster_cache.selector(quota, KEY) == EVERY)
+    assert told == [quota.name] and key in world.registry.source_keys(quota)
+    world.join("another")
+    assert world.cluster_cache.selector(quota, KEY) is None, "its copy tells whose it is"
 
 
 @pytest.mark.parametrize("other", ["", "another"])
