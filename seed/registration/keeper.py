@@ -51,7 +51,8 @@ class _Accepted:
 class ConfigurationKeeper:
     """Keeps the configuration in one cluster as `desired()` says. `run()` it.
 
-    While not `wanted()`, it removes the configuration and keeps it away. `absent`: it was seen to be away.
+    While not `wanted()`, it removes the configuration and keeps it away. `absent`: it was seen to be away. `began`:
+    there was none when it began to keep it, so nothing was asked before.
     `in_place`: what was last seen there is right. `error`: why it cannot be kept, or not be followed, now; holds no
     token. `break_glass`: whether the API server lets the group pass.
     """
@@ -71,6 +72,7 @@ class ConfigurationKeeper:
         `on_restore` that it was because somebody had deleted or changed it; they must not block."""
         self.in_place = False
         self.absent = False
+        self.began = False
         self.break_glass = False
         self.wanted = wanted
         self._cluster = cluster
@@ -170,6 +172,7 @@ class ConfigurationKeeper:
         drifted = self._was_right == want.webhooks
         number = self._reflector.lists_completed
         written = await self._write(want, have)
+        self.began = self.began or (have is None and self._was_right is None)
         self._accepted = _Accepted(want.webhooks, written.webhooks, number)
         self._note(want.webhooks, written.webhooks)
         self._on_write()

@@ -164,6 +164,7 @@ async def test_it_is_created_and_then_left_alone(seed: Counting, admin: Cluster)
     async with keeping(seed.cluster) as keeper:
         assert keeper.error is None
         assert keeper.break_glass
+        assert keeper.began, "nothing was asked before"
         configuration = await admin.get(WEBHOOK_CONFIGURATIONS, NAME)
         assert configuration.webhooks == wanted().webhooks, "every default is written out: comparing is exact"
         assert configuration.metadata.labels == {"app.kubernetes.io/managed-by": "seedquota"}
@@ -190,7 +191,7 @@ async def test_a_program_that_starts_again_writes_nothing(seed: Counting) -> Non
         pass
     async with keeping(seed.cluster) as keeper:
         await settle()
-        assert keeper.in_place
+        assert keeper.in_place and not keeper.began
     assert seed.writes == ["create"]
 
 

@@ -201,7 +201,7 @@ class NamespacedWebhook:
         works = works and keeper.error is None and not keeper.contested
         for uid, (quota, limits) in quotas.items():
             enforced = works and self._proven.get(uid) == limits
-            if proof is None and keeper.error is None:
+            if proof is None and keeper.error is None and not keeper.began:
                 continue  # nothing is known yet: what the leader before said stays
             if self._cluster_cache.tell_proven(SourceKey.of_namespaces(uid, self._key), enforced, quota):
                 self._on_enforced(quota.name)

@@ -84,7 +84,7 @@ class Site:
     def finds(self, proof: Proof | None, *, proven: bool = True, **keeper: Any) -> str:
         """What the keeper and the canary see."""
         sample = self.webhook._sample()
-        defaults = {"contested": False, "error": None, "in_place": True}
+        defaults = {"contested": False, "error": None, "in_place": True, "began": False}
         name = sample.webhook if sample is not None and proven else ""
         canary = SimpleNamespace(proven=name, forget=lambda: None)
         keeper = {**defaults, **keeper}
@@ -119,6 +119,27 @@ def test_it_says_that_all_is_checked_only_once_a_dry_run_has_proven_it_for_every
     site.world.cluster("c1", "Disabled")
     assert site.finds(DENIED) == ""
     assert site.states[:2] == ["None Connecting", "None NotProven"], "only what is new is told"
+
+
+def test_a_cluster_that_begins_to_ask_is_enforced_in_no_quota_until_that_is_proven() -> None:
+    """What the leader before said, or this one while it took part before, is of another configuration."""
+    site = Site()
+    site.world.cluster("c1")
+    site.world.quota("ann", selector={"matchLabels": ANN})
+
+    def unenforced() -> bool:
+        quota = site.world.quotas.quota("ann")
+        assert quota is not None
+        return bool(site.world.clusters.unenforced(quota))
+
+    site.finds(DENIED)
+    assert not unenforced()
+    site.finds(None, proven=False)
+    assert not unenforced(), "another leader: what was said stays"
+    site.finds(None, proven=False, began=True)
+    assert unenforced()
+    site.finds(DENIED, began=True)
+    assert not unenforced()
 
 
 def test_of_a_kind_that_is_served_in_another_version_each_version_is_asked_about() -> None:
