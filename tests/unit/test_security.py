@@ -484,6 +484,11 @@ PROVEN: dict[str, tuple[str, ...]] = {
         f"{USAGE}::test_what_no_quota_limits_is_counted_by_a_few_names_and_all_when_it_is_limited",
         f"{USAGE}::test_a_report_takes_few_names_however_many_its_sources_have",
     ),
+    "Creations without a pause in a project whose own quota is full": (
+        "unit/seed/admission/test_admitter.py"
+        "::test_a_quota_that_gives_a_machine_nothing_refuses_before_its_organizations_reserves_anything",
+        "unit/seed/admission/test_admitter.py::test_while_a_quota_waits_for_the_master_nothing_is_kept_in_the_others",
+    ),
     "Thousands of creations": (
         "unit/seed/admission/test_admitter.py::test_a_source_that_has_its_share_is_told_to_try_again",
         "unit/common/quota/test_account.py::test_where_others_fill_their_shares_a_source_that_has_little_is_admitted",
