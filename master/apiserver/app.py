@@ -55,6 +55,7 @@ SECONDS = 15.0  # for what one request asks
 TOO_MANY_SECONDS = 1.0  # until it is answered that it was too many: those who go on ask no more than once in it
 
 _ANY = Preconditions()
+_AS_IT_COMES = ("X-Accel-Buffering", "no")  # nginx keeps answers back otherwise
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Mount = Callable[[web.Application], None]
@@ -267,7 +268,7 @@ class App:
             await events.prove((await self._who(request))[0], stream)
 
         with events.follow(user, stream):
-            headers = [*_headers(served.id), ("Content-Type", f"{route.media_type}; charset=utf-8")]
+            headers = [*_headers(served.id), ("Content-Type", f"{route.media_type}; charset=utf-8"), _AS_IT_COMES]
             response = web.StreamResponse(headers=headers)
             if request.method == "HEAD":
                 return response

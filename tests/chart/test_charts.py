@@ -129,6 +129,8 @@ def test_an_ingress_leads_to_the_page_at_its_address(rendered: Rendered) -> None
     service = the(objects, "Service")
     assert (to["name"], to["port"]["name"]) == (service["metadata"]["name"], service["spec"]["ports"][0]["name"])
     assert found["spec"]["ingressClassName"] == "nginx" and found["metadata"]["annotations"]
+    assert service["metadata"]["annotations"] == {"example.com/transport": "of-the-page"}
+    assert service["spec"]["ports"][0]["appProtocol"] == "https", "controllers speak HTTPS by themselves"
 
 
 @every_case

@@ -111,6 +111,7 @@ OF_A_MASTER: dict[str, dict[str, object]] = {
     "page": {
         "api": {
             "enabled": True,
+            "service": {"annotations": {"example.com/transport": "of-the-page"}},
             "ingress": {
                 "enabled": True,
                 "className": "nginx",

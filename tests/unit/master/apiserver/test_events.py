@@ -39,6 +39,7 @@ async def following(world: World, query: str = "") -> AsyncIterator[aiohttp.Stre
     url = f"http://127.0.0.1:{world.server.port}{EVENTS}{query}"
     async with world.session.get(url, headers={"Authorization": "Bearer token-of-ann"}) as answer:
         assert (answer.status, answer.content_type) == (200, "text/event-stream"), await answer.read()
+        assert answer.headers["X-Accel-Buffering"] == "no", "or nginx keeps it back"
         assert await answer.content.readuntil(b"\n\n") == b": what changes from now on\n\n"
         yield answer.content
 
