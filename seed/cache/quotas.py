@@ -51,6 +51,7 @@ class QuotaCache:
     def __init__(self, cluster: Cluster) -> None:
         self._quotas: dict[str, Quota] = {}
         self._withdrawn: dict[str, Quota] = {}
+        self._untaken: set[str] = set()  # names
         self._by_subject: dict[tuple[str, str], dict[str, Quota]] = {}
         self._gone_from: dict[str, str] = {}  # the organization of projects whose copy went
         self._quota_listeners: Listeners[[str]] = Listeners()
@@ -83,6 +84,11 @@ class QuotaCache:
             (copy.spec.copy_of or copy.spec.in_cluster) and copy.spec.state == "Lost"
             for copy in self.seed.store.values()
         )
+
+    @property
+    def unread(self) -> set[str]:
+        """The names of quotas of which the latest copy is not in force here, since it cannot be read."""
+        return {*self.quotas.malformed, *self._untaken}
 
     def quota(self, name: str) -> Quota | None:
         return self._quotas.get(name)
@@ -297,6 +303,7 @@ class QuotaCache:
             log.warning("copy of a quota was deleted, it stays in force", extra={"quota": name, "seconds": MISSED_FOR})
             asyncio.get_running_loop().call_later(MISSED_FOR, self._let_go, self._quotas[name])
             return
+        self._untaken.add(name)
         try:
             quota = parse_quota(change.new, in_cluster=self.in_cluster) if change.new is not None else None
         except QuantityError as error:
@@ -304,6 +311,7 @@ class QuotaCache:
             log.error("quota cannot be read", extra={"quota": name, "error": str(error)})
             return
         self._put(name, quota)
+        self._untaken.discard(name)
 
     def _is_released(self, copy: ResourceQuota) -> bool:
         """Who deletes an original wants it gone. A copy that is deleted by another than the master is an accident."""

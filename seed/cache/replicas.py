@@ -12,7 +12,7 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -42,16 +42,20 @@ LOOK_EVERY = 10.0  # ... while none does: so it is known by then which replicas 
 
 LABEL = "seedquota.io/replica"
 VERSION_ANNOTATION = "seedquota.io/quotas-version"
+UNREAD_ANNOTATION = "seedquota.io/quotas-unread"
+MOST_UNREAD = 100  # quotas that a record names; with more, it says of none that it is known
 
 log = logging.getLogger(__name__)
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A record as the leader knows it: `written` is its own resourceVersion, seen first `at` (monotonic)."""
+    """A record as the leader knows it: `written` is its own resourceVersion, seen first `at` (monotonic). `unread`: the
+    names of quotas that its replica does not know up to `version`, since it cannot read them."""
 
     version: str
     written: str
     at: float
+    unread: frozenset[str] = frozenset()
 
 
 def reaches(received: str, version: str) -> bool:
@@ -60,10 +64,12 @@ def reaches(received: str, version: str) -> bool:
     return numbers[0] >= numbers[1] if len(numbers) == 2 else received == version
 
 
-def known_by_all(version: str, records: Iterable[Seen], now: float) -> bool:
-    """Whether every replica that may admit knows `version`. The leader is one of them, so there is a record."""
+def known_by_all(quota: Quota, records: Iterable[Seen], now: float) -> bool:
+    """Whether every replica that may admit knows this copy of it. The leader is one of them, so there is a record."""
     alive = [record for record in records if now - record.at < LAPSED]
-    return bool(alive) and all(reaches(record.version, version) for record in alive)
+    return bool(alive) and all(
+        reaches(record.version, quota.version) and quota.name not in record.unread for record in alive
+    )
 
 
 def record_name(lease: str, identity: str) -> str:
@@ -146,7 +152,7 @@ class Record:
             return RETRY  # it refuses everything: the leader need not wait until it knows a quota
         try:
             async with asyncio.timeout(WRITE_TIMEOUT):
-                await self._write(self._quota_cache.quotas.version)
+                await self._write(self._quota_cache.quotas.version, self._quota_cache.unread)
         except (ApiError, TimeoutError) as error:
             why = str(error) or f"no answer within {WRITE_TIMEOUT:g} s"
             if why != self._error:
@@ -162,27 +168,30 @@ class Record:
         self.kept.set()
         return RENEW
 
-    async def _write(self, version: str) -> None:
+    async def _write(self, version: str, unread: Collection[str]) -> None:
+        said = {VERSION_ANNOTATION: version, UNREAD_ANNOTATION: ",".join(sorted(unread))}
+        if len(unread) > MOST_UNREAD:
+            said = {VERSION_ANNOTATION: "", UNREAD_ANNOTATION: ""}
         while True:
             try:
                 if self._record is None:
                     self._record = await self._cluster.get(LEASES, self._name, self._namespace)
-                self._record = await self._cluster.replace(LEASES, self._body(self._record.metadata, version))
+                self._record = await self._cluster.replace(LEASES, self._body(self._record.metadata, said))
             except NotFound:
                 self._record, self._sent = None, float("-inf")
                 metadata = ObjectMeta(namespace=self._namespace, name=self._name)
-                self._record = await self._cluster.create(LEASES, self._body(metadata, version))
+                self._record = await self._cluster.create(LEASES, self._body(metadata, said))
             except Conflict:  # an earlier write arrived although its answer did not
                 self._record = None
                 continue
             return
 
-    def _body(self, metadata: ObjectMeta, version: str) -> LeaseObject:
+    def _body(self, metadata: ObjectMeta, said: Mapping[str, str]) -> LeaseObject:
         return LeaseObject(
             metadata=replace(
                 metadata,
                 labels={**metadata.labels, LABEL: self._lease},
-                annotations={**metadata.annotations, VERSION_ANNOTATION: version},
+                annotations={**metadata.annotations, **said},
             ),
             spec=LeaseSpec(
                 holder_identity=self._identity,
@@ -278,22 +287,24 @@ class Replicas:
         self._error = ""
         now = self._clock()
         told = {
-            each.metadata.name: (each.metadata.annotations.get(VERSION_ANNOTATION, ""), each.metadata.resource_version)
-            for each in listing.items
+            each.metadata.name: (each.metadata.annotations, each.metadata.resource_version) for each in listing.items
         }
         # What cannot be read is of a replica of which nothing is known, until it must have noticed that itself.
-        told |= {broken.metadata.name: ("", broken.resource_version) for broken in listing.broken}
-        self._records = {name: self._seen(name, version, written, now) for name, (version, written) in told.items()}
+        told |= {broken.metadata.name: ({}, broken.resource_version) for broken in listing.broken}
+        self._records = {name: self._seen(name, said, written, now) for name, (said, written) in told.items()}
         for name, quota in waiting.items():
-            if self._waiting.get(name) is quota and known_by_all(quota.version, self._records.values(), now):
+            if self._waiting.get(name) is quota and known_by_all(quota, self._records.values(), now):
                 del self._waiting[name]
                 self._known[name] = _in_force(quota)
                 self._on_known(name)
         await self._delete_forgotten(now)
 
-    def _seen(self, name: str, version: str, written: str, now: float) -> Seen:
+    def _seen(self, name: str, said: Mapping[str, str], written: str, now: float) -> Seen:
         before = self._records.get(name)
-        return before if before is not None and before.written == written else Seen(version, written, now)
+        if before is not None and before.written == written:
+            return before
+        unread = frozenset(said.get(UNREAD_ANNOTATION, "").split(","))
+        return Seen(said.get(VERSION_ANNOTATION, ""), written, now, unread)
 
     async def _delete_forgotten(self, now: float) -> None:
         for name, record in self._records.items():

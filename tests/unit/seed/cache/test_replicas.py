@@ -14,12 +14,15 @@ import pytest_asyncio
 from common.api.labels import UID_LABEL
 from common.api.types import ResourceQuota
 from common.kube.client.errors import ApiError
+from common.kube.client.resource import Broken
 from common.kube.controller.leader_election import LEASES
 from common.kube.controller.store import Change
 from common.quota import account as accounts
 from common.quota.account import Reservation
+from common.quota.quantity import QuantityError
 from seed.admission.admitter import Admission
 from seed.admission.types import Request
+from seed.cache import quotas
 from seed.cache import replicas as module
 from seed.cache.quotas import QuotaCache
 from seed.cache.replicas import (
@@ -39,7 +42,7 @@ from seed.cache.watches import Watches
 from seed.model.consumer import Consumer
 from tests.running import running
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
-from tests.unit.seed_world import PROJECT, SeedWorld, nanos
+from tests.unit.seed_world import PROJECT, SeedWorld, nanos, quota_copy
 
 LEASE = "seedquota-seed"
 NAMESPACE = "n"
@@ -157,16 +160,19 @@ def test_versions_of_one_kind_are_numbers_that_grow_and_others_are_only_equal(
     assert reaches(heard, version) is reached
 
 
-def seen(version: str, ago: float = 0.0) -> Seen:
-    return Seen(version, "1", NOW - ago)
+def seen(version: str, ago: float = 0.0, unread: str = "") -> Seen:
+    return Seen(version, "1", NOW - ago, frozenset([unread]))
 
 
 def test_a_quota_is_known_by_all_when_every_replica_that_may_admit_has_heard_of_it() -> None:
-    assert known_by_all("10", [seen("10"), seen("12")], NOW)
-    assert not known_by_all("10", [seen("10"), seen("9")], NOW)
-    assert not known_by_all("10", [seen("10"), seen("9", ago=FRESH + 1)], NOW), "it may still admit by its own clock"
-    assert known_by_all("10", [seen("10"), seen("9", ago=LAPSED)], NOW), "it refuses everything by now"
-    assert not known_by_all("10", [], NOW), "not even one's own is there"
+    quota = msgspec.structs.replace(quota_copy("q", limits="cpu=8"), version="10")
+    assert known_by_all(quota, [seen("10"), seen("12")], NOW)
+    assert not known_by_all(quota, [seen("10"), seen("9")], NOW)
+    assert not known_by_all(quota, [seen("10"), seen("9", ago=FRESH + 1)], NOW), "it may still admit by its own clock"
+    assert known_by_all(quota, [seen("10"), seen("9", ago=LAPSED)], NOW), "it refuses everything by now"
+    assert not known_by_all(quota, [], NOW), "not even one's own is there"
+    assert not known_by_all(quota, [seen("10"), seen("12", unread="q")], NOW), "it goes on with the copy before"
+    assert known_by_all(quota, [seen("10"), seen("12", unread="another")], NOW)
     assert FRESH + 4 < LAPSED, "clocks run at different speeds, and an answer takes its time"
 
 
@@ -356,6 +362,38 @@ async def test_what_the_last_leader_said_stands_and_is_not_looked_for_again(seed
     async with running(replicas.run()):
         await eventually(lambda: seed.api.lists == 1)
         assert seed.generation(replicas) == 3 and seed.known == []
+
+
+async def test_a_replica_that_cannot_read_a_quota_says_so_and_others_are_known_by_all(seed: Seed) -> None:
+    """As one of an earlier release: it goes on with the copy before, and has heard of all the same."""
+    record, replicas = seed.record(), seed.replicas()
+    broken = Broken("q", "q-copy", "7", "it is of another type")
+    async with running(record.run(), replicas.run()):
+        await record.kept.wait()
+        seed.listed()
+        seed.quota_cache.quotas.malformed.add(broken)
+        seed.quota(7, name="q")
+        seed.quota(8, name="other")
+        seed.heard("8")
+        await eventually(lambda: seed.known == ["other"])
+        seed.quota_cache.quotas.malformed.discard("q")
+        seed.quota(9, generation=2, name="q")
+        seed.heard("9")
+        await eventually(lambda: seed.known == ["other", "q"])
+
+
+def test_a_quota_is_unread_while_its_latest_copy_cannot_be_taken_up(
+    seed: Seed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_named: object) -> None:
+        raise QuantityError("no amount")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quotas, "parse_quota", refuse)
+        seed.quota(7)
+    assert seed.quota_cache.unread == {"q"}
+    seed.quota(8)
+    assert seed.quota_cache.unread == set()
 
 
 async def test_records_that_were_read_before_a_quota_came_prove_nothing_of_it(seed: Seed) -> None:
