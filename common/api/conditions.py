@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -61,6 +61,6 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def more(things: Sequence[object]) -> str:
+def more(things: Sized) -> str:
     """How many are left where the first few are named."""
     return f" and {len(things) - NAMED} more" if len(things) > NAMED else ""

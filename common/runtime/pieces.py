@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Generator, Iterable
 from contextvars import ContextVar
 from typing import TypeVar
 
-PIECE_SECONDS = 0.005
-SHORTEST = 0.0005
+PIECE_SECONDS = 0.00025  # a decision about an admission takes about eight turns, and waits for a piece in each
+SHORTEST = 0.0001
 
 T = TypeVar("T")
 

@@ -43,7 +43,7 @@ from seed.usage.source import UsageSource
 log = logging.getLogger(__name__)
 
 NOT_DECLARED = "field not declared in schema"
-LOOKED_AT = 256  # namespaces, at a time
+LOOKED_AT = 64  # namespaces, at a time
 UNMADE = 60.0  # seconds that a quota waits for its account before that is said: in a burst each write delays others
 
 
@@ -303,8 +303,9 @@ class Publisher:
 
 def _some(by_namespace: Mapping[str, ResourceList]) -> Iterator[list[tuple[str, ResourceList]]]:
     """As they are now, some at a time."""
-    found = list(by_namespace.items())
-    return (found[begin : begin + LOOKED_AT] for begin in range(0, len(found), LOOKED_AT))
+    found = list(by_namespace)
+    for begin in range(0, len(found), LOOKED_AT):
+        yield [(name, by_namespace[name]) for name in found[begin : begin + LOOKED_AT] if name in by_namespace]
 
 
 def _soonest(*seconds: float | None) -> float | None:

@@ -46,8 +46,8 @@ def desired_status(
 
 
 def recorded(unadmitted: Unadmitted) -> UnadmittedMachines:
-    """As many uids as a status takes: the next leader knows those again."""
-    return UnadmittedMachines(machines=len(unadmitted), uids=sorted(unadmitted.found)[:MAX_RECORDED])
+    """As many uids as a status takes, those that were found first: the next leader knows those again."""
+    return UnadmittedMachines(machines=len(unadmitted), uids=sorted(islice(unadmitted.found, MAX_RECORDED)))
 
 
 def shown(used: resources.ResourceList, limited: Sequence[str]) -> resources.ResourceList:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
 
 from common.api import conditions
 from common.quota.account import Reservation
@@ -42,7 +43,8 @@ class Unadmitted:
         if not self.found:
             return ""
         machines, were = conditions.count(len(self), "machine"), "was" if len(self) == 1 else "were"
-        named = conditions.some(sorted(self.found.values()))
+        first = sorted(islice(self.found.values(), conditions.NAMED))
+        named = ", ".join(first) + conditions.more(self.found)
         return f"{machines} {were} created past the webhook and never admitted, but counted: {named}"
 
     @property

@@ -44,7 +44,9 @@ MINUTES = float(os.environ.get("MINUTES", "0.15"))
 SEED = int(os.environ.get("SEED", "1"))
 QUIET_SECONDS = 8.0 if ALONE else 4.0
 PAUSE_SECONDS = 0.01 if ALONE else 0.02  # between two questions
-NOISE_SECONDS = 0.02 if ALONE else 0.2  # of the other's p99, which a busy machine takes by itself
+# Of the other's p99 and that of its worst 10 s, what the machine's own noise takes; so a ratio to less says nothing.
+NOISE_SECONDS = 0.003 if ALONE else 0.2
+WORST_SECONDS = 0.02 if ALONE else 0.2
 STALL = 0.1 if ALONE else 1.0
 NICE = 19 if ALONE else 0  # it plays another machine, which takes no CPU time of the programs that are measured
 BUSIEST = 0.1  # seconds of CPU time in one piece
@@ -254,7 +256,8 @@ async def besieged(
         f"memory {before.memory / 2**20:.0f} MiB before, {most / 2**20:.0f} MiB at most; "
         f"{spoilt} answers were spoilt or large, see {spoiler.log}"
     )
-    assert loud <= 3 * max(quiet, NOISE_SECONDS)
+    assert p99(every) <= 3 * max(quiet, NOISE_SECONDS)
+    assert loud <= 3 * max(quiet, WORST_SECONDS)
     assert stall <= max(STALL, 2 * before.stall)
     assert busiest <= max(BUSIEST, 2 * before.busiest)
     assert most < most_memory

@@ -21,7 +21,7 @@ from common.kube.client.connection import APPLY_PATCH, JSON, MERGE_PATCH, Connec
 from common.kube.client.errors import Gone, Malformed, TooLarge, TooMany
 from common.kube.client.meta import Object, object_key
 from common.kube.client.reach import Reach, RequestHook
-from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, by_name, read_page
+from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, by_name, read_page, weight_of
 from common.kube.client.transport import new_session
 from common.kube.client.watch import T, WatchStream
 from common.runtime.pieces import own_time
@@ -167,7 +167,7 @@ class Cluster(Connection):
                 finally:
                     if began is not None:
                         self._pace.took(own_time() - began)
-            weight += len(content) if resource.weigh is None else sum(map(resource.weigh, items[begin:]))
+            weight += await weight_of(resource, content, items[begin:])
             if resource.most is not None and weight + BROKEN * len(broken) > resource.most:
                 what = f"cluster {self.name}: its {resource.plural}"
                 raise self.refused(TooMany(f"{what} take more than {resource.most // 2**20} MiB"))

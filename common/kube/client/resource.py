@@ -219,7 +219,7 @@ async def read_page(
     """
     page = deep_json.decode(_page_decoder(limit).decode, content, most=len(content))
     raws = msgspec.structs.astuple(page.items) if page.items is not None else ()
-    if limit > 1 and len(content) > MAX_PAGE_VALUES and _values_to_read(raws) > MAX_PAGE_VALUES:
+    if limit > 1 and len(content) > MAX_PAGE_VALUES and await _values_to_read(raws) > MAX_PAGE_VALUES:
         raise TooLarge(f"a page of {resource.plural} has more than {MAX_PAGE_VALUES} values")
     async for raw in in_pieces(raws):
         if raw is None:
@@ -232,9 +232,16 @@ async def read_page(
     return meta
 
 
-def _values_to_read(raws: Iterable[msgspec.Raw | None]) -> int:
+async def weight_of(resource: Resource[T], page: bytes, items: list[T]) -> int:
+    """About the bytes that what was read of a page takes here."""
+    if resource.weigh is None:
+        return len(page)
+    return sum([resource.weigh(item) async for item in in_pieces(items)])
+
+
+async def _values_to_read(raws: Iterable[msgspec.Raw | None]) -> int:
     """An object with too many is not read."""
-    found = (deep_json.values(bytes(raw)) for raw in raws if raw is not None)
+    found = [deep_json.values(bytes(raw)) async for raw in in_pieces(raws) if raw is not None]
     return sum(values for values in found if values <= MAX_VALUES)
 
 

@@ -37,6 +37,10 @@ class Store(Generic[T]):
         """Raises KeyError for an index that does not exist."""
         return list(self._indexes[name].get(value, {}).values())
 
+    def number(self, name: str, value: str) -> int:
+        """How many `by_index` returns."""
+        return len(self._indexes[name].get(value, ()))
+
     def keys(self) -> list[str]:
         return list(self._objects)
 

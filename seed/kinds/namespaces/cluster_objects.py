@@ -306,7 +306,7 @@ class ClusterObjects:
         """All that is in it counts from now on; if there are more than `most`, in pieces. How many came in at once."""
         self._selecting.setdefault(namespace, set()).add(counting)
         counting.selected.add(namespace)
-        number = sum(len(informer.objects(namespace)) for informer in counting.informers)
+        number = sum(informer.number(namespace) for informer in counting.informers)
         if number > most:
             counting.totals.enters()
             self._entering.begin(counting, namespace, listed_from)

@@ -193,6 +193,9 @@ class KindInformer:
     def objects(self, namespace: str) -> list[Any]:
         return self._reflector.store.by_index(BY_NAMESPACE, namespace) if self._reflector is not None else []
 
+    def number(self, namespace: str) -> int:
+        return self._reflector.store.number(BY_NAMESPACE, namespace) if self._reflector is not None else 0
+
     def get(self, key: str) -> Any:
         return self._reflector.store.get(key) if self._reflector is not None else None
 
