@@ -175,6 +175,27 @@ async def test_what_a_provider_says_went_wrong_is_no_part_of_the_page(
     assert status == 401 and "did not sign you in" in text and "<script>alert" not in text
 
 
+async def test_a_provider_that_signs_with_a_new_key_signs_people_in_at_once(
+    place: SignInPlace, browser: Browser, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one of these tests has another key after each start. The API server asks for it by itself."""
+    monkeypatch.setattr("master.page.oidc.KEYS_AGAIN_SECONDS", 0.0)
+
+    async def signed_in() -> str:
+        """The name of the key."""
+        context = await browser.new_context(ignore_https_errors=True)
+        await sign_in(await context.new_page(), place.url)
+        await context.close()
+        async with session.get(f"{place.provider.issuer}/keys") as answer:
+            (key,) = (await answer.json())["keys"]
+            return str(key["kid"])
+
+    first = await signed_in()
+    await place.provider.stop()
+    await place.provider.start()
+    assert await signed_in() != first
+
+
 async def test_a_session_of_another_kind_of_cookie_is_none(place: SignInPlace, session: aiohttp.ClientSession) -> None:
     cookie, _ = await begun(session, place)
     planted = f"__Host-seedquota={cookie.partition('=')[2]}"

@@ -116,6 +116,21 @@ async def test_a_keyboard_is_enough(place: Place, browser: Browser) -> None:
         assert await window.page.evaluate("document.activeElement.id") == "main"
 
 
+async def test_what_is_no_view_can_be_used_by_everybody_as_well(place: Place, browser: Browser) -> None:
+    for scheme in ("light", "dark"):
+        async with place.looking(browser, OPERATOR, color_scheme=scheme) as window:
+            await window.open("/sign-in")
+            await accessible(window)
+            await window.page.fill("#token", "wrong")
+            await window.page.get_by_role("button", name="Sign in").click()
+            assert "does not know this token" in await window.text()
+            await accessible(window)
+            await window.open("/quotas/absent")
+            assert "absent" in await window.text()
+            await accessible(window)
+            window.complaints.clear()  # the browser's own, of answers with 401 and 404
+
+
 async def test_a_first_view_is_small_and_soon_there(place: Place, browser: Browser) -> None:
     async with place.looking(browser, OPERATOR) as window:
         context = await browser.new_context(ignore_https_errors=True)
