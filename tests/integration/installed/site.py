@@ -47,7 +47,7 @@ _POLICIES_SECONDS = 90.0
 _numbers = itertools.count(1)
 
 
-async def until(check: Callable[[], Awaitable[T]], seconds: float) -> T:
+async def until(check: Callable[[], Awaitable[T]], seconds: float, *, longest_pause: float = _LONGEST_PAUSE) -> T:
     """What the check returns as soon as it does not fail; its last failure when the time is up."""
     deadline = time.monotonic() + seconds
     pause = _FIRST_PAUSE
@@ -58,7 +58,7 @@ async def until(check: Callable[[], Awaitable[T]], seconds: float) -> T:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(pause)
-        pause = min(1.5 * pause, _LONGEST_PAUSE)
+        pause = min(1.5 * pause, longest_pause)
 
 
 def cpus(count: int) -> dict[str, str]:

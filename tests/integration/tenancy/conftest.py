@@ -9,6 +9,7 @@ from devcluster.install import Installation
 from devcluster.objects import named
 from tests.integration.installed.site import WINDOW, Site
 
+SEEDS = ("seed-1", "seed-2")
 USER_CLUSTERS = {
     "user-1": ("seed-1", "namespaces/alpha/userclusters/user-1"),
     "user-2": ("seed-2", "namespaces/alpha/userclusters/user-2"),
@@ -18,12 +19,14 @@ USER_CLUSTERS = {
 
 @pytest_asyncio.fixture(scope="package")
 async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
-    """One for all that is here. seed-1 is the master's own cluster, so Allocations are counted.
+    """One for all that is here. seed-1 is the master's own cluster, so Allocations are counted. No agent is killed
+    here, so their leases last as long as by default: on a busy machine they are lost less often.
 
     Machines of user-1 and user-2 are of project alpha in organization solo, those of user-3 of project beta in
     organization acme. The namespaces of all three are of the projects that their labels name.
     """
-    async with Installation(tmp_path_factory.mktemp("tenancy"), in_flight_window=WINDOW, in_cluster=True) as installed:
+    directory, leases = tmp_path_factory.mktemp("tenancy"), {seed: ["--lease-duration=15s"] for seed in SEEDS}
+    async with Installation(directory, in_flight_window=WINDOW, in_cluster=True, seed_flags=leases) as installed:
         site = Site(installed)
         await site.apply(
             "master",

@@ -35,6 +35,7 @@ FULL = {"tight": 50, "wide": PROJECTS * OF_PROJECT}
 STEPS = max(8, 400 // CLIENTS)  # of each client; together more than there is room for
 DELETES = 0.25  # of the steps of who has a pod
 SECONDS = 300.0
+LONGEST_PAUSE = 4.0  # of a client between its tries: all of them would keep a busy machine from deciding anything
 CLUSTERS = ("user-1", "user-2")
 LABEL = "seedquota.io/project"
 USED = re.compile(r"exceeded quota: (\S+), requested: pods=1, used: pods=(\d+), limited: pods=(\d+);")
@@ -125,7 +126,7 @@ async def create(site: Site, place: Place) -> tuple[str, Answer]:
         assert answer.status in (201, 403, 409), answer  # 409: a try whose answer was lost has made it
         return answer
 
-    answer = await until(decided, SECONDS)
+    answer = await until(decided, SECONDS, longest_pause=LONGEST_PAUSE)
     if answer.status != 403:
         return name, answer
     refusal = USED.search(answer.message)
