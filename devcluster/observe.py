@@ -24,7 +24,7 @@ from devcluster.load import Attempt, Outcome, Size, Tenant, survey
 _QUOTAS = "/apis/seedquota.io/v1alpha1/resourcequotas"
 _POLL_SECONDS = 0.3
 _RECONNECT_SECONDS = 0.2
-_SHOWN_SECONDS = 10.0
+_SHOWN_SECONDS = 30.0
 _REQUESTS = re.compile(r"^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _WRITES = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})

@@ -107,11 +107,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByShare
     return BySharedInstallation(config, log)
 
 
+_failed: dict[Path, str] = {}  # the first test of a file that failed
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("steps") is not None and item.path in _failed:
+        pytest.xfail(f"it goes on from what {_failed[item.path]} left, which failed")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    if report.failed:
+        _failed.setdefault(item.path, item.name)
     loops = getattr(item, "funcargs", {}).get("_session_scoped_runner")
     if call.excinfo is not None and "from pytest-timeout" in str(call.excinfo.value) and loops is not None:
         report.sections.append(("Tasks that wait", described(asyncio.all_tasks(loops.get_loop()))))

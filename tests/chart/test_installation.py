@@ -37,7 +37,7 @@ from devcluster.processes import ProcessGroup
 from tests.chart import values
 from tests.chart.helm import Helm, HelmError, Object, arguments, full
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.steps]
 
 OTHERS = {  # kinds of others, which the charts make where they are switched on: their real definitions, in Go modules
     "Certificate": ("github.com/cert-manager/cert-manager", "deploy/crds/cert-manager.io_certificates.yaml"),

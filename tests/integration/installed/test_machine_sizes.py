@@ -25,7 +25,7 @@ from tests.integration.redis_servers import rack
 from tests.unit.fake_cloud import FakeCloud, answering, fake_cloud
 from tests.unit.seed.kinds.machines.test_sizes import ec2
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.steps]
 
 MACHINES = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines"
 USER_CLUSTER = f"/apis/{API}/namespaces/alpha/userclusters/user-1"
