@@ -105,6 +105,7 @@ async def web(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
 
     await until(in_force)
     yield api
+    await plane.manager_of("charts").kill()
 
 
 async def write(api: Api, user: str, method: str, name: str) -> Answer:

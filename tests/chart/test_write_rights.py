@@ -201,6 +201,7 @@ async def seed(plane: ControlPlane) -> AsyncIterator[Api]:
             while (await change(api, *OWNERS[0][:2], {"spec": {"replicas": 3}})).status != 403:
                 await asyncio.sleep(0.1)  # until the policy is known to the API server
         yield api
+    await plane.cluster("owners").kill()
 
 
 async def change(api: Api, version: str, kind: str, patch: object) -> Answer:

@@ -424,15 +424,18 @@ async def test_the_real_controller_counts_the_same(oracle: Oracle, control_plane
     for namespace, name in wanted:
         path = f"{path_of('resourcequotas', namespace)}/{name}/status"
         await oracle.must("PATCH", path, {"status": {"used": None}}, MERGE)
-    await control_plane.start([], controllers=["core-quotas"])
-    async with asyncio.timeout(120 + len(wanted) / 2):  # the controller writes twenty in a second at most
-        while True:
-            found = {
-                (space, name): used for space in oracle.quotas for name, used in (await oracle.used(space)).items()
-            }
-            if all(found[quota] for quota, counts in wanted.items() if counts):
-                break
-            await asyncio.sleep(0.5)
+    controller = await control_plane.controllers("core-quotas", "resourcequota-controller")
+    try:
+        async with asyncio.timeout(120 + len(wanted) / 2):  # the controller writes twenty in a second at most
+            while True:
+                found = {
+                    (space, name): used for space in oracle.quotas for name, used in (await oracle.used(space)).items()
+                }
+                if all(found[quota] for quota, counts in wanted.items() if counts):
+                    break
+                await asyncio.sleep(0.5)
+    finally:
+        await controller.kill()
     assert found == wanted
     assert sum(number for kind, number in oracle.seen.items() if kind.endswith(VERDICTS)) >= 400, oracle.seen
     lacking = [(kind, verdict) for kind in MUST for verdict in VERDICTS if not oracle.seen[f"{kind} {verdict}"]]

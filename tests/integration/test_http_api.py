@@ -264,6 +264,7 @@ async def shared(control_plane: ControlPlane) -> AsyncIterator[World]:
             yield world
     await world.admin.close()
     await world.session.close()
+    await server.kill()
 
 
 @asynccontextmanager

@@ -132,6 +132,7 @@ async def world(control_plane: ControlPlane) -> AsyncIterator[World]:
         await found.trust(found.authority)
         yield found
     await cluster.close()
+    await server.kill()
 
 
 async def test_name_and_groups_are_those_that_the_api_server_reads(world: World) -> None:
