@@ -38,6 +38,7 @@ SECONDS = 300.0
 LONGEST_PAUSE = 4.0  # of a client between its tries: all of them would keep a busy machine from deciding anything
 CLUSTERS = ("user-1", "user-2")
 LABEL = "seedquota.io/project"
+LATE = "the server was unable to return a response in the time allotted"  # with 403, of core's LimitRanger
 USED = re.compile(r"exceeded quota: (\S+), requested: pods=1, used: pods=(\d+), limited: pods=(\d+);")
 
 
@@ -124,6 +125,7 @@ async def create(site: Site, place: Place) -> tuple[str, Answer]:
     async def decided() -> Answer:
         answer = await site.call(place.cluster, "POST", place.pods, body)
         assert answer.status in (201, 403, 409), answer  # 409: a try whose answer was lost has made it
+        assert LATE not in answer.message, answer
         return answer
 
     answer = await until(decided, SECONDS, longest_pause=LONGEST_PAUSE)
