@@ -121,7 +121,7 @@ async def _demo(arguments: argparse.Namespace, screen: Screen, directory: Path) 
         except _FAILURES as failed:
             error = failed
         if arguments.keep:
-            _explain(installed, screen)
+            explain(installed, screen)
         result = story.result()
         screen.plain("")
         if error is not None:
@@ -132,7 +132,7 @@ async def _demo(arguments: argparse.Namespace, screen: Screen, directory: Path) 
         return error is None and not result.overshoot and not result.unfilled
 
 
-def _explain(installed: Installation, screen: Screen) -> None:
+def explain(installed: Installation, screen: Screen) -> None:
     """What to type into another terminal."""
     paths = {}
     for server in installed.clusters():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Request, expect
 
+from devcluster.demo.__main__ import explain
+from devcluster.demo.screen import Screen
 from devcluster.load import Outcome, Size
 from tests.integration.page.place import EVIL, NOBODY, OPERATOR, TENANT, Place, Window
 from tests.unit.fake_api_server import within
@@ -249,6 +252,18 @@ async def test_a_session_that_somebody_planted_is_not_taken_over(place: Place) -
     _, _, headers = await place.post("/sign-in", form, Cookie=planted)
     assert headers.getall("Set-Cookie")[0].partition(";")[0] != planted
     assert f"default:{TENANT}" in (await place.get("/", Cookie=planted))[1]
+
+
+async def test_the_demo_prints_where_the_page_is_and_a_token_for_it(place: Place) -> None:
+    printed = io.StringIO()
+    explain(place.installed, Screen(printed))
+    lines = [line.strip() for line in printed.getvalue().splitlines()]
+    (number,) = (number for number, line in enumerate(lines) if line.startswith("https://"))
+    form = {"token": lines[number + 1], "next": "/"}
+    async with place.http.post(f"{lines[number]}sign-in", data=form, allow_redirects=False) as answer:
+        assert answer.status == 303
+    (cookie,) = answer.headers.getall("Set-Cookie")
+    assert "Overview" in (await place.get("/", Cookie=cookie.partition(";")[0]))[1]
 
 
 async def test_who_is_not_signed_in_is_sent_to_the_page_for_that_and_back(place: Place) -> None:
