@@ -417,5 +417,8 @@ class ObjectWatch(Watch):
     def objects(self, inside: str) -> list[Any]:
         return self.store.by_index(BY_NAMESPACE, inside)
 
+    def number(self, inside: str) -> int:
+        return self.store.number(BY_NAMESPACE, inside)
+
     def get(self, key: str) -> Any:
         return self.store.get(key)
