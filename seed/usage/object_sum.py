@@ -9,6 +9,7 @@ import msgspec
 
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
+from common.runtime.freeing import free_in_pieces
 from common.runtime.lru import LruDict
 from seed.usage.source import MAX_REMEMBERED
 from seed.usage.unadmitted import Unadmitted
@@ -39,6 +40,9 @@ class ObjectSum(Generic[CountedT]):
         self._objects: dict[str, CountedT] = {}  # by uid
         self._gone: LruDict[str, None] = LruDict()
         self._remembered = remembered
+
+    def __del__(self) -> None:
+        free_in_pieces(self._objects)
 
     def __len__(self) -> int:
         return len(self._objects)

@@ -24,6 +24,7 @@ from common.kube.client.reach import Reach, RequestHook
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent, by_name, read_page, weight_of
 from common.kube.client.transport import new_session
 from common.kube.client.watch import T, WatchStream
+from common.runtime.freeing import free_in_pieces
 from common.runtime.pieces import own_time
 
 __all__ = ["BROKEN", "MERGE_PATCH", "METADATA", "Cluster", "RequestHook"]
@@ -40,6 +41,8 @@ METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}
 _METADATA_LIST = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 
 _encoder = msgspec.json.Encoder()
+
+Items = list[T]  # Cluster has a method of this name
 
 
 class Cluster(Connection):
@@ -120,10 +123,15 @@ class Cluster(Connection):
         query = {"limit": str(limit), "labelSelector": label_selector, "fieldSelector": field_selector}
         async with new_session(self._access.tls, 1, self._access.hosts) if afresh else nullcontext() as pool:
             for _ in range(LIST_RESTARTS):
+                items: list[T] = []
                 try:
-                    return await self._list(resource, namespace, dict(query), timeout, pool)
+                    return await self._list(resource, namespace, dict(query), timeout, pool, items)
                 except Gone as error:
+                    free_in_pieces(items)
                     gone = error
+                except BaseException:
+                    free_in_pieces(items)
+                    raise
         raise gone
 
     async def _list(
@@ -133,8 +141,8 @@ class Cluster(Connection):
         query: dict[str, str],
         timeout: float | None,
         pool: aiohttp.ClientSession | None,
+        items: Items[T],
     ) -> Listing[T]:
-        items: list[T] = []
         broken: list[Broken] = []
         weight = empty = 0
         while True:

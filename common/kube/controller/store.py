@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from common.kube.client.meta import Object
+from common.runtime.freeing import free_in_pieces
 from common.runtime.pieces import in_pieces
 
 T = TypeVar("T", bound=Object)
@@ -29,6 +30,9 @@ class Store(Generic[T]):
         self._functions = dict(indexes)
         self._objects: dict[str, T] = {}
         self._indexes: dict[str, dict[str, dict[str, T]]] = {name: {} for name in indexes}
+
+    def __del__(self) -> None:
+        free_in_pieces(*self._indexes.values(), self._objects)
 
     def get(self, key: str) -> T | None:
         return self._objects.get(key)
