@@ -6,8 +6,8 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Iterable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -131,13 +131,24 @@ IDENTITY = {"Accept-Encoding": "identity"}
 """Without it aiohttp asks for compressed answers."""
 
 
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raises ClientConnectionError where aiohttp raises RuntimeError: the connection was closed before it is read."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:
+            raise
+        raise aiohttp.ClientConnectionError(str(error)) from None
+
+
 async def read_body(response: aiohttp.ClientResponse, limit: int, room: Room, what: str) -> bytes:
     """Raises TooLarge. Others run after each part."""
     parts: list[bytes] = []
     size = response.content_length or 0
     if size > limit:
         raise TooLarge(f"{what}: answer is larger than {limit} bytes")
-    with room.of(what) as taken:
+    with room.of(what) as taken, reading():
         if size:
             taken.add(size)
             return await response.read()

@@ -14,7 +14,7 @@ from common.kube.client.bounds import MAX_BODY, Room, Taken
 from common.kube.client.errors import Malformed, TooLarge, Unavailable, api_error
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, check_names, describe_broken
-from common.kube.client.transport import Pace, RefusedAnswer, describe
+from common.kube.client.transport import Pace, RefusedAnswer, describe, reading
 from common.runtime.pieces import in_pieces, own_time
 
 T = TypeVar("T", bound=Object)
@@ -69,7 +69,8 @@ class WatchStream(Generic[T]):
         try:
             async with timeout_at(self._until):
                 await self._pace.turn()
-                chunk = await self._content.readany()
+                with reading():
+                    chunk = await self._content.readany()
         except TimeoutError:
             raise Unavailable(0, "Unavailable", f"{self._what}: the watch did not end in time") from None
         except RefusedAnswer as error:

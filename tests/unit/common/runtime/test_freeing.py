@@ -4,16 +4,21 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from common.kube.client.api_client import Cluster
+from common.kube.client.meta import Object
+from common.kube.client.resource import Listing, Resource
+from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Store
 from common.runtime import pieces
 from common.runtime.freeing import LARGE, free_in_pieces
 from common.runtime.pieces import PIECE_SECONDS
 from seed.usage.object_sum import ObjectSum
 
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", namespaced=True, type=Object)
 MANY = 3 * LARGE
 OF_A_PIECE = 100
 
@@ -69,6 +74,21 @@ def test_without_an_event_loop_all_are_freed_at_once(made: Callable[[], object])
     held = made()
     del held
     assert _Item.alive == 0
+
+
+async def test_what_was_listed_is_freed_in_pieces_if_it_is_cut_off_while_it_is_taken_up() -> None:
+    items: list[Any] = [_Item() for _ in range(MANY)]
+    listing: Listing[Any] = Listing(items, "1")
+
+    async def listed(*_: object, **_options: object) -> Listing[Any]:
+        return listing
+
+    made: Reflector[Any] = Reflector(cast(Cluster, SimpleNamespace(name="c", list=listed)), CONFIGMAPS)
+    with pytest.raises(AttributeError):  # such items have no metadata
+        await made._list()
+    assert len(items) == MANY
+    await asyncio.sleep(0)
+    assert MANY - 2 * OF_A_PIECE <= len(items) < MANY
 
 
 async def test_few_are_left_to_their_caller() -> None:

@@ -9,7 +9,9 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from types import SimpleNamespace
 
+import aiohttp
 import pytest
 from prometheus_client import REGISTRY
 
@@ -21,7 +23,7 @@ from common.kube.client.kubeconfig import Access
 from common.kube.client.meta import Object
 from common.kube.client.reach import ANYWHERE
 from common.kube.client.resource import Resource, WatchEvent
-from common.kube.client.transport import Pace
+from common.kube.client.transport import Pace, reading
 from common.kube.client.watch import WatchStream
 from common.runtime import metrics
 from tests.unit.fake_api_server import PATIENCE, eventually
@@ -476,3 +478,10 @@ async def test_lists_and_watches_that_are_refused_are_counted_and_a_smaller_page
             await cluster.get(THINGS, "a", "n")
         assert refused("Malformed") == 2
     metrics.no_cluster("hostile")
+
+
+async def test_a_connection_that_was_closed_before_it_is_read_is_an_error_of_the_connection() -> None:
+    """aiohttp raises RuntimeError then, which was logged as an error of the program."""
+    closed = aiohttp.StreamReader(SimpleNamespace(connected=False), limit=1)  # type: ignore[arg-type]
+    with pytest.raises(aiohttp.ClientConnectionError, match="Connection closed"), reading():
+        await closed.readany()
