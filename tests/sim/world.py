@@ -706,11 +706,8 @@ class World:
 
     def restore_seed(self, site: Site, snapshot: tuple[Any, ...]) -> None:
         self.truth.excuse()
-        for uid, stored in site.api.ledger.items():
-            before = snapshot[1].get(uid)
+        for stored in (*site.api.ledger.values(), *snapshot[1].values()):  # also one that was removed since
             self.truth.doubted.add(stored.account.incarnation)
-            if before is not None:
-                self.truth.doubted.add(before.account.incarnation)
         site.api.restore(snapshot)
         for key in list(site.api.clusters):
             if key not in site.sources:  # deleted since: there is nothing left to count
