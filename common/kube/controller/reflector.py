@@ -16,7 +16,6 @@ from common.kube.client.errors import ApiError, Gone, TooMany
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
 from common.kube.controller.malformed import MalformedObjects
 from common.kube.controller.store import Change, IndexFunction, Store, T, taken_from
-from common.runtime.freeing import free_in_pieces
 from common.runtime.pieces import in_pieces
 from common.runtime.unexpected import contained
 
@@ -226,12 +225,8 @@ class Reflector(Generic[T]):
             afresh=self.error is not None,
         )
         self.last_contact = time.monotonic()
-        before = self.store.objects
-        try:
+        with self.store.freed_if_cut_off(listing.items):
             await self._replace(listing)
-        except BaseException:
-            free_in_pieces(listing.items, *([before] if self.store.objects is not before else []))
-            raise
         self._tell_again()
         self._version = self.version = listing.resource_version
         self._ended_at, self.proven_at = time.monotonic(), began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -61,6 +62,16 @@ class Store(Generic[T]):
     def objects(self) -> dict[str, T]:
         """What is there now, by key. Where all of it is replaced, this stays as it was."""
         return self._objects
+
+    @contextmanager
+    def freed_if_cut_off(self, listed: list[T]) -> Iterator[None]:
+        """While `listed` is taken up: if that is cut off, it is freed in pieces, and so is what it replaced."""
+        before = self._objects
+        try:
+            yield
+        except BaseException:
+            free_in_pieces(listed, *([before] if self._objects is not before else []))
+            raise
 
     async def _replace_in_pieces(self, objects: dict[str, T]) -> None:
         """Others run meanwhile, and see what was there before."""
