@@ -302,7 +302,7 @@ class Publisher:
 
 
 def _some(by_namespace: Mapping[str, ResourceList]) -> Iterator[list[tuple[str, ResourceList]]]:
-    """As they are now, some at a time."""
+    """Those that are there now, some at a time, each with what it uses by then."""
     found = list(by_namespace)
     for begin in range(0, len(found), LOOKED_AT):
         yield [(name, by_namespace[name]) for name in found[begin : begin + LOOKED_AT] if name in by_namespace]

@@ -112,6 +112,6 @@ class Admission:
 
 async def _made(claims: Sequence[QuotaClaim]) -> list[tuple[QuotaClaim, Attempt]]:
     """All at once."""
-    if len(claims) == 1:
-        return [(claims[0], await claims[0].make())]
+    if len(claims) < 2:
+        return [(claim, await claim.make()) for claim in claims]
     return list(zip(claims, await asyncio.gather(*(claim.make() for claim in claims)), strict=True))

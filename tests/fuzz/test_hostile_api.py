@@ -44,7 +44,7 @@ MINUTES = float(os.environ.get("MINUTES", "0.15"))
 SEED = int(os.environ.get("SEED", "1"))
 QUIET_SECONDS = 8.0 if ALONE else 4.0
 PAUSE_SECONDS = 0.01 if ALONE else 0.02  # between two questions
-# Of the other's p99 and that of its worst 10 s, what the machine's own noise takes; so a ratio to less says nothing.
+# A machine's own noise may take this much: of the p99 of all answers, and of the p99 of the worst 10 s.
 NOISE_SECONDS = 0.003 if ALONE else 0.2
 WORST_SECONDS = 0.02 if ALONE else 0.2
 STALL = 0.1 if ALONE else 1.0

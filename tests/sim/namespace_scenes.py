@@ -21,6 +21,11 @@ def _clusters(world: NamespaceWorld, site: Site) -> list[NamespacedCluster]:
     return found
 
 
+def _select_all(world: NamespaceWorld, cluster: NamespacedCluster) -> None:
+    for name in list(cluster.labels.present):
+        world.relabel(cluster, name, ("a", "b"))
+
+
 def _create(play: Play, site: Site, cluster: NamespacedCluster) -> None:
     for _ in range(play.rng.randint(2, 4)):
         play.world.create(site, cluster, play.rng.choice(SIZES))
@@ -36,8 +41,7 @@ def a_kind_that_cannot_be_listed(play: Play) -> None:
         clusters = _clusters(world, site)
         for cluster in clusters:
             cluster.unlistable = {RESOURCE_CLAIMS}
-            for name in list(cluster.labels.present):
-                world.relabel(cluster, name, ("a", "b"))
+            _select_all(world, cluster)
         play.go(1.0)
         for replica in [replica for replica in site.replicas if replica.leader is not None]:
             world.crash_replica(site, replica)
@@ -55,8 +59,7 @@ def a_cluster_that_comes_to_take_part(play: Play) -> None:
     for site in play.sites(1):
         clusters = _clusters(world, site)
         for cluster in clusters:
-            for name in list(cluster.labels.present):
-                world.relabel(cluster, name, ("a", "b"))
+            _select_all(world, cluster)
             world.take_part(site, cluster, takes_part=False)
         play.go(play.about(10.0, 30.0))
         for cluster in clusters:
@@ -81,8 +84,7 @@ def labels_that_admission_does_not_hear(play: Play) -> None:
             for watch in replica.labels.values() if isinstance(replica, NamespaceReplica) else ():
                 watch.blind_until = world.now + 60.0
         for cluster in clusters:
-            for name in list(cluster.labels.present):
-                world.relabel(cluster, name, ("a", "b"))
+            _select_all(world, cluster)
         for seconds in (1.0, 30.0, 1.0):
             play.go(seconds)
             for cluster in clusters:
@@ -120,8 +122,7 @@ def a_quota_that_changes_between_two_calls(play: Play) -> None:
     assert isinstance(world, NamespaceWorld), "others have no namespaces"
     for site in play.sites(1):
         for cluster in _clusters(world, site):
-            for name in list(cluster.labels.present):
-                world.relabel(cluster, name, ("a", "b"))
+            _select_all(world, cluster)
         play.go(1.0)
         for cluster in _clusters(world, site):
             wish = world.create(site, cluster, UNIT)
@@ -147,8 +148,7 @@ def a_call_that_is_made_again_late(play: Play) -> None:
     assert isinstance(world, NamespaceWorld), "others have no namespaces"
     for site in play.sites(1):
         for cluster in _clusters(world, site):
-            for name in list(cluster.labels.present):
-                world.relabel(cluster, name, ("a", "b"))
+            _select_all(world, cluster)
         play.go(1.0)
         wish = world.create(site, play.rng.choice(_clusters(world, site)), UNIT)
         play.go(play.about(6.0, 10.0))

@@ -126,12 +126,11 @@ class Cluster(Connection):
                 items: list[T] = []
                 try:
                     return await self._list(resource, namespace, dict(query), timeout, pool, items)
-                except Gone as error:
+                except BaseException as error:
                     free_in_pieces(items)
+                    if not isinstance(error, Gone):
+                        raise
                     gone = error
-                except BaseException:
-                    free_in_pieces(items)
-                    raise
         raise gone
 
     async def _list(
