@@ -121,6 +121,8 @@ async def ann_is_answered_soon(port: int, reviews: Reviews) -> None:
 async def flood(port: int, connections: int, sent: list[bytes]) -> AsyncIterator[None]:
     """Each connection sends its request again and again, and comes back when it is closed."""
 
+    begun: set[int] = set()
+
     async def one(number: int) -> None:
         while True:
             try:
@@ -128,6 +130,7 @@ async def flood(port: int, connections: int, sent: list[bytes]) -> AsyncIterator
                 try:
                     while True:
                         writer.write(sent[number % len(sent)])
+                        begun.add(number)
                         await answer(reader)
                 finally:
                     writer.close()
@@ -135,6 +138,9 @@ async def flood(port: int, connections: int, sent: list[bytes]) -> AsyncIterator
                 await asyncio.sleep(0.05)
 
     async with running(*(one(number) for number in range(connections))):
+        async with asyncio.timeout(PATIENCE):
+            while len(begun) < connections:  # who comes before all of them waits until they are accepted
+                await asyncio.sleep(0.05)
         await asyncio.sleep(1.0)
         yield
 
