@@ -177,7 +177,9 @@ ALL = (
     Mutant(
         "a conflict of a write that was sent twice is a refusal",
         ((AccountWriter, "_read_again", a_conflict_refuses),),
-        UNSURE,
+        RUSH,
+        400,
+        block_scenes.a_write_that_is_sent_again,
     ),
     Mutant(
         "an update that comes before the name has the place of the creation",

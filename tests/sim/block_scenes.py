@@ -13,15 +13,19 @@ TAKEN = 36.0  # ... and in which it has taken a block whose owner is gone
 
 def hurry(play: Play, site: Site, replica: Replica, source: Source, times: int, *, write: bool = True) -> None:
     """A client gets its answers at once, of one replica, and asks again."""
-    others = [other for other in site.replicas if other is not replica]
     for _ in range(times):
-        site.replicas[:] = [replica]
-        play.world.create(site, source, UNIT)
-        site.replicas[:] = [replica, *others]
+        ask(play, site, replica, source)
         play.chaos.rounds()
         if write:
             play.write(site)
         play.world.pass_time(0.05)
+
+
+def ask(play: Play, site: Site, replica: Replica, source: Source) -> None:
+    others = [other for other in site.replicas if other is not replica]
+    site.replicas[:] = [replica]
+    play.world.create(site, source, UNIT)
+    site.replicas[:] = [replica, *others]
 
 
 def follower(site: Site) -> Replica | None:
@@ -83,4 +87,22 @@ def a_source_that_is_not_heard(play: Play) -> None:
         play.go(TAKEN)
         fill_beside(play, site, source)
         play.world.network.cut.discard(pair)
+        play.go(0.5)
+
+
+def a_write_that_is_sent_again(play: Play) -> None:
+    """... by its client, which hears of the conflict with the first. More was admitted from the block meanwhile."""
+    network = play.world.network
+    for site in play.sites(1):
+        source, replica = play.rng.choice(list(site.sources.values())), play.rng.choice(site.replicas)
+        hurry(play, site, replica, source, 5)
+        resend, network.resend = network.resend, 1.0
+        for _ in range(4):
+            ask(play, site, replica, source)
+            play.arrive(30, 0.3)
+            play.world.pass_time(0.06)
+        play.go(0.4)
+        network.resend = resend
+        fill_beside(play, site, source)
+        play.write(site)
         play.go(0.5)
