@@ -79,10 +79,11 @@ class Installation:
     `seeds` names the seeds, `user_clusters` the user cluster of each, `programs` every process by name:
     seedquota-master, seedquota-seed-1, and with two replicas also seedquota-seed-1-b. Logs are in `directory`.
     The programs named in `resting` are not started. `in_flight_window` is in seconds. `organization` is the project's,
-    if it has one. `seed_flags` gives more flags to the agents of a seed. With `breakable`, the master's cluster and
-    each seed have an etcd of their own, which can be restored from a snapshot, and `links`, the master's way to each
-    seed, and `balancers`, that to its webhook, can be cut. With `in_cluster`, the first seed is the master's own
-    cluster. With `master_seed`, there is one seed more, which is the master's own cluster and has no user cluster.
+    if it has one. `seed_flags` gives more flags to the agents of a seed, `user_cluster_spec` more to each
+    UserCluster. With `breakable`, the master's cluster and each seed have an etcd of their own, which can be restored
+    from a snapshot, and `links`, the master's way to each seed, and `balancers`, that to its webhook, can be cut. With
+    `in_cluster`, the first seed is the master's own cluster. With `master_seed`, there is one seed more, which is the
+    master's own cluster and has no user cluster.
     With `api`, each replica of the master serves the HTTP API, at its one of `api_urls`, the first one at
     `api_url`. `audited` and `also_served` are for `ControlPlane`.
     `program` makes what runs the programs, if not processes are to do it.
@@ -100,6 +101,7 @@ class Installation:
         organization: str = "",
         in_flight_window: float = IN_FLIGHT_WINDOW,
         seed_flags: Mapping[str, Sequence[str]] = {},
+        user_cluster_spec: Mapping[str, object] = {},
         breakable: bool = False,
         in_cluster: bool = False,
         master_seed: bool = False,
@@ -123,6 +125,7 @@ class Installation:
         self._resting = resting
         self._master_replicas = master_replicas
         self._seed_flags = seed_flags
+        self._user_cluster_spec = user_cluster_spec
         self._breakable = breakable
         self._in_cluster = self.seeds[-1] if master_seed else self.seeds[0] if in_cluster else None
         self.api_urls = [f"https://127.0.0.1:{free_port()}" for _ in range(master_replicas if api else 0)]
@@ -280,7 +283,7 @@ class Installation:
                 "apiVersion": API,
                 "kind": "UserCluster",
                 "metadata": {"name": user_cluster, "namespace": project},
-                "spec": {"project": project, "kubeconfigSecretRef": {"name": user_cluster}},
+                "spec": {"project": project, "kubeconfigSecretRef": {"name": user_cluster}, **self._user_cluster_spec},
             },
         ]
 

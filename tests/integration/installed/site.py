@@ -47,10 +47,16 @@ _POLICIES_SECONDS = 90.0
 _numbers = itertools.count(1)
 
 
-async def until(check: Callable[[], Awaitable[T]], seconds: float, *, longest_pause: float = _LONGEST_PAUSE) -> T:
+async def until(
+    check: Callable[[], Awaitable[T]],
+    seconds: float,
+    *,
+    first_pause: float = _FIRST_PAUSE,
+    longest_pause: float = _LONGEST_PAUSE,
+) -> T:
     """What the check returns as soon as it does not fail; its last failure when the time is up."""
     deadline = time.monotonic() + seconds
-    pause = _FIRST_PAUSE
+    pause = first_pause
     while True:
         try:
             return await check()

@@ -25,8 +25,14 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     Machines of user-1 and user-2 are of project alpha in organization solo, those of user-3 of project beta in
     organization acme. The namespaces of all three are of the projects that their labels name.
     """
-    directory, leases = tmp_path_factory.mktemp("tenancy"), {seed: ["--lease-duration=15s"] for seed in SEEDS}
-    async with Installation(directory, in_flight_window=WINDOW, in_cluster=True, seed_flags=leases) as installed:
+    async with Installation(
+        tmp_path_factory.mktemp("tenancy"),
+        in_flight_window=WINDOW,
+        in_cluster=True,
+        seed_flags={seed: ["--lease-duration=15s"] for seed in SEEDS},
+        # From the beginning: after a change of namespaceProjects, half a minute passes before quotas are in force.
+        user_cluster_spec={"namespaceQuotas": "Enabled", "namespaceProjects": "FromLabel"},
+    ) as installed:
         site = Site(installed)
         await site.apply(
             "master",
@@ -37,8 +43,6 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
         )
         await installed.add_user_cluster("user-3", "seed-2", "beta")
         site.add(installed.cluster("user-3"))
-        for seed, path in USER_CLUSTERS.values():
-            await site.patch(seed, path, {"spec": {"namespaceQuotas": "Enabled", "namespaceProjects": "FromLabel"}})
         yield site
         await site.left_nothing()
         await site.close()

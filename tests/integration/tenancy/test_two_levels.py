@@ -13,7 +13,7 @@ import os
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -32,10 +32,10 @@ PROJECTS = 5  # of each organization
 OF_PROJECT = 12  # pods
 OF_ORGANIZATION = {"tight": 50, "wide": 80}  # the projects of each may have 60 together
 FULL = {"tight": 50, "wide": PROJECTS * OF_PROJECT}
-STEPS = max(8, 400 // CLIENTS)  # of each client; together more than there is room for
+STEPS = 300  # of all clients together; more than there is room for
 DELETES = 0.25  # of the steps of who has a pod
 SECONDS = 300.0
-LONGEST_PAUSE = 4.0  # of a client between its tries: all of them would keep a busy machine from deciding anything
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 4.0  # seconds between a client's tries; the first is what it is told to wait
 CLUSTERS = ("user-1", "user-2")
 LABEL = "seedquota.io/project"
 LATE = "the server was unable to return a response in the time allotted"  # with 403, of core's LimitRanger
@@ -128,7 +128,7 @@ async def create(site: Site, place: Place) -> tuple[str, Answer]:
         assert LATE not in answer.message, answer
         return answer
 
-    answer = await until(decided, SECONDS, longest_pause=LONGEST_PAUSE)
+    answer = await until(decided, SECONDS, first_pause=FIRST_PAUSE, longest_pause=LONGEST_PAUSE)
     if answer.status != 403:
         return name, answer
     refusal = USED.search(answer.message)
@@ -146,8 +146,8 @@ class Client:
         self.has: list[tuple[str, str]] = []
         self.refused = 0
 
-    async def work(self) -> None:
-        for _ in range(STEPS):
+    async def work(self, steps: Iterator[int]) -> None:
+        for _ in steps:
             if self.has and self.chance.random() < DELETES:
                 cluster, path = self.has.pop(self.chance.randrange(len(self.has)))
                 await self.site.delete(cluster, f"{path}?gracePeriodSeconds=0")
@@ -213,9 +213,9 @@ async def test_projects_and_their_organizations_are_filled_exactly_and_never_exc
     for cluster, history in histories.items():
         version = (await site.get(cluster, "/api/v1/pods"))["metadata"]["resourceVersion"]
         watching.append(asyncio.create_task(history.follow(site.session(cluster), version)))
-    clients = [Client(site, number) for number in range(CLIENTS)]
+    clients, steps = [Client(site, number) for number in range(CLIENTS)], iter(range(STEPS))
     try:
-        await asyncio.gather(*(client.work() for client in clients))
+        await asyncio.gather(*(client.work(steps) for client in clients))
         assert sum(client.refused for client in clients), "the limits were reached"
 
         async def filled() -> None:
