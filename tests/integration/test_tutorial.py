@@ -1,7 +1,8 @@
 """The commands of docs/tutorial.md and README.md, run from their text, do and print what the pages say.
 
-Three things differ from what a reader does: `make` is not run (its targets are looked up), ports and the directory are
-free ones, and the clusters run in the background, where a reader has a terminal of its own for them.
+Four things differ from what a reader does: `make` is not run (its targets are looked up), ports and the directory are
+free ones, the clusters run in the background, where a reader has a terminal of its own for them, and the agents wait
+for what is under way as long as the devcluster's API servers go on with it, where a reader waits for a minute.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import pytest_asyncio
 
 from common.runtime.metrics import build_version
 from devcluster import binaries
+from devcluster.install import IN_FLIGHT_WINDOW
 from devcluster.network import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +99,7 @@ class Reader:
         (self.directory / "bin" / "kubectl").symlink_to(self.kubectl)
         self.environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(self.directory)}
         self.environment["SEEDQUOTA_CACHE"] = str(binaries.cache_directory())
+        self.environment["SEEDQUOTA_IN_FLIGHT_WINDOW"] = f"{IN_FLIGHT_WINDOW:g}s"
         self.shell = await self._start("bash", "--norc", "-s", stdin=asyncio.subprocess.PIPE)
 
     async def _start(self, *command: str, stdin: int = asyncio.subprocess.DEVNULL) -> asyncio.subprocess.Process:
