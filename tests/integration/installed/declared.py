@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 Place = tuple[str, str]  # a cluster, and a path below our API group
 OF_TESTS = "example.com/"
+PROJECTS = "namespaceProjects"
 
 
 class Declared:
@@ -44,6 +45,9 @@ class Declared:
     async def _undo(self, place: Place, found: Json) -> None:
         cluster, path = place
         kept = self._kept[place]
+        if found.get("spec", {}).get(PROJECTS) != kept.get("spec", {}).get(PROJECTS):
+            await self._site.delete(cluster, path)  # it is made again: after a change, quotas wait for half a minute
+            return
         metadata = {**found["metadata"], "labels": kept["metadata"].get("labels", {})}
         answer = await self._site.call(cluster, "PUT", path, {**kept, "metadata": metadata})
         if answer.status == 422:  # the organization of a project cannot change

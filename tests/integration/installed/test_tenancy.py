@@ -89,13 +89,23 @@ async def pods(site: Site) -> AsyncIterator[Pods]:
     await site.apply("master", named("Organization", "acme"), named("Project", "beta", organization="acme"))
     await site.project(organization="acme")
     await site.patch("seed-1", f"{CLUSTERS}/{OWN}", {"spec": {"namespaceQuotas": "Enabled"}})
-    shared = {"spec": {"namespaceQuotas": "Enabled", "namespaceProjects": "FromLabel"}}
-    await site.patch("seed-2", f"{CLUSTERS}/{SHARED}", shared)
+    await made_shared(site)
     yield found
     await site.start_all()
     for cluster, path in found.made:
         await site.delete(cluster, f"{path}/pods?gracePeriodSeconds=0")
         await site.patch(cluster, path, {"metadata": {"labels": {LABEL: None}}})  # nobody finalizes it here
+
+
+async def made_shared(site: Site) -> None:
+    """It is made again: after a change of namespaceProjects, quotas are not in force for half a minute."""
+    path = f"{CLUSTERS}/{SHARED}"
+    spec = (await site.get("seed-2", path))["spec"]
+    again = named("UserCluster", SHARED, **spec, namespaceQuotas="Enabled", namespaceProjects="FromLabel")
+    await site.delete("seed-2", path)
+    answer = await site.call("seed-2", "POST", CLUSTERS, again)
+    assert answer.status == 201, answer
+    await site.comes("seed-2", path, "Ready", "True", seconds=60)
 
 
 async def limit(site: Site, project: Mapping[str, str], organization: Mapping[str, str]) -> None:
