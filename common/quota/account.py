@@ -60,6 +60,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     `base`, where the largest of several objects counts: the part of the others on top of which `amount` comes. The
     source's count does not fall below it while the reservation is there (rule 4.14).
     `late`: it was admitted from a block, and named since. What was counted before may include its object (rule 4.15).
+    `tenant`, where the objects of a source are of several: whose this one is.
     """
 
     source: str
@@ -72,6 +73,12 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     request: str = ""
     base: ResourceList = {}
     late: bool = False
+    tenant: str = ""
+
+    @property
+    def party(self) -> str:
+        """Who is held back, and has a share: the source, or one of its tenants."""
+        return f"{self.source} {self.tenant}" if self.tenant else self.source
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +95,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     `incarnation` names this life of the account, `master` the life of the master's ledger whose grants it accepts,
     `sequence` counts the writes, `epoch` is the lease term of the leader that may count. `fenced_at` is the sequence
     on which the last fence was put; `in_doubt`, while fenced: the ledger itself may be older than what it was.
-    `held_back`: the sources in which much was admitted that did not appear. No more is created there until that went.
+    `held_back`: the parties of which much was admitted that did not appear. No more of them is created until that went.
     `scarce`: a request found too little, which blocks may have. Who has a block gives back what is left of it.
     """
 
@@ -163,11 +170,15 @@ class Full(msgspec.Struct, frozen=True):
 
 
 class OverShare(msgspec.Struct, frozen=True):
-    """The source has its share of what the account holds (`common.quota.shares`). Others go on."""
+    """The source, or its tenant, has its share of what the account holds (`common.quota.shares`). Others go on."""
+
+    tenant: str = ""
 
 
 class HeldBack(msgspec.Struct, frozen=True):
-    """Too much was admitted from this source that did not appear: wait until the leader has released some."""
+    """Too much was admitted that did not appear, in this source or of its tenant: wait until some is released."""
+
+    tenant: str = ""
 
 
 class ReplacementConflict(msgspec.Struct, frozen=True):
@@ -313,11 +324,20 @@ def release(account: Account, epoch: int, absent: Mapping[ReservationKey, Reserv
     return without(account, [key for key, known in absent.items() if account.reservations.get(key) == known])
 
 
-def hold_back(account: Account, epoch: int, sources: Collection[str]) -> Account:
-    """From these nothing more is created, and from no others."""
+def hold_back(account: Account, epoch: int, parties: Collection[str]) -> Account:
+    """Of these nothing more is created, and of no others."""
     check_epoch(account, epoch)
-    held_back = tuple(sorted(sources))
+    held_back = tuple(sorted(parties))
     return account if held_back == account.held_back else msgspec.structs.replace(account, held_back=held_back)
+
+
+def held_back(account: Account, reservation: Reservation) -> HeldBack | None:
+    """Also where a leader of an earlier release holds back all of the source."""
+    if not account.held_back or reservation.generation:
+        return None
+    if reservation.source in account.held_back:
+        return HeldBack()
+    return HeldBack(reservation.tenant) if reservation.party in account.held_back else None
 
 
 def ask(account: Account, limits: ResourceList, first: ResourceList, wanted: ResourceList, answered: int) -> Account:

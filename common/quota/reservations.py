@@ -16,10 +16,8 @@ from common.quota.account import (
     Denied,
     Fenced,
     Full,
-    HeldBack,
     Occupied,
     Outcome,
-    OverShare,
     ReplacementConflict,
     Reservation,
     ReservationKey,
@@ -41,7 +39,7 @@ class Reserving:
         self._reserved = dict(account.reserved)
         load = shares.measure(account) if load is None else load
         self._text = load.text
-        self._numbers, self._texts = dict(load.reservations), dict(load.texts)  # by source
+        self._numbers, self._texts = dict(load.reservations), dict(load.texts)  # by source, and by tenant of one
         self.free = self._free
 
     @property
@@ -70,13 +68,13 @@ class Reserving:
         if lacking is not None:
             return lacking
         longer = shares.line_length(uid, after) - (shares.line_length(uid, known) if known is not None else 0)
-        no_room = self._no_room(reservation.source, longer, extra)
+        no_room = self._no_room(after, longer, extra)
         if no_room is not None:
             return no_room
         self._text += longer
-        self._texts[reservation.source] = self._texts.get(reservation.source, 0) + longer
+        shares.add(self._texts, after, longer)
         if known is None:
-            self._numbers[reservation.source] = self._numbers.get(reservation.source, 0) + 1
+            shares.add(self._numbers, after, 1)
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
         self._reservations[key] = after
@@ -90,21 +88,18 @@ class Reserving:
         """Why nothing is reserved for one more object, whatever it needs."""
         if len(current) >= MAX_RESERVATIONS:
             return Full()
-        if not shares.may_take(self._numbers.get(reservation.source, 0), 1, len(current), MAX_RESERVATIONS):
-            return OverShare()
-        if reservation.source in self._before.held_back and not reservation.generation:
-            return HeldBack()
+        over = shares.over(self._numbers, reservation, 1, len(current), MAX_RESERVATIONS)
+        if (no := over or accounts.held_back(self._before, reservation)) is not None:
+            return no
         if reservation.replaces and _is_taken(reservation, current):
             return ReplacementConflict()
         return None
 
-    def _no_room(self, source: str, longer: int, extra: ResourceList) -> Denied | None:
+    def _no_room(self, after: Reservation, longer: int, extra: ResourceList) -> Denied | None:
         """Why the ledger takes no line, or none that is so much longer."""
         if (longer > 0 and self._text + longer > MAX_TEXT) or not self._has_names_for(extra):
             return Full()
-        if longer > 0 and not shares.may_take(self._texts.get(source, 0), longer, self._text, MAX_TEXT):
-            return OverShare()
-        return None
+        return shares.over(self._texts, after, longer, self._text, MAX_TEXT) if longer > 0 else None
 
     def _lacking(self, reservation: Reservation, extra: ResourceList) -> Occupied | Short | None:
         under = (

@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 MAX_CHECKS = 64  # consistent reads a look, so that a storm of failed creations does not become one of reads
 READ_SECONDS = 15.0  # ... for one source: more than one read takes, and others do not wait long for a slow one
-MAX_ASKED = MAX_CHECKS // reservation_gc.MOST_UNSEEN  # ... and sources that are asked whether what was admitted came
+MAX_ASKED = MAX_CHECKS // reservation_gc.MOST_UNSEEN  # ... and parties of which is asked whether what was admitted came
 
 Found = Mapping[ReservationKey, Generation]
 
 
 class _Evidence(msgspec.Struct, frozen=True):
-    """What is remembered of one account. `asked`: when it was read last whether a source's creations came. `taken`:
+    """What is remembered of one account. `asked`: when it was read last whether a party's creations came. `taken`:
     those of which another object was found to have the name."""
 
     first_seen: reservation_gc.FirstSeen = {}
@@ -82,19 +82,19 @@ class ReservationCollector:
         due = [entry for entry in overdue if self._may_go(*entry)]
         checks = reservation_gc.in_turn(due, before.looked)[:MAX_CHECKS]
         missed = self._missed(account, known, before.taken, now)
-        asked = sorted(missed, key=lambda source: before.asked.get(source, float("-inf")))[:MAX_ASKED]
+        asked = reservation_gc.asked_next(missed, before.asked)[:MAX_ASKED]
         evidence = _Evidence(
             first_seen=known,
             looked={key: at for key, at in before.looked.items() if key in known} | {key: now for key, _ in checks},
-            asked={source: at for source, at in before.asked.items() if source in missed} | dict.fromkeys(asked, now),
+            asked={party: at for party, at in before.asked.items() if party in missed} | dict.fromkeys(asked, now),
         )
         self._evidence[life] = evidence
-        found = await self._read([*checks, *(entry for source in asked for entry in missed[source])])
+        found = await self._read([*checks, *(entry for party in asked for entry in missed[party])])
         taken = {key for key, generation in found.items() if isinstance(generation, Taken)}
         taken |= before.taken & known.keys()
         self._evidence[life] = msgspec.structs.replace(evidence, taken=taken)
-        held_back = {source for source in missed if source in account.held_back and source not in asked}
-        held_back |= {source for source in asked if all(found.get(key, 0) is None for key, _ in missed[source])}
+        held_back = {party for party in missed if party in account.held_back and party not in asked}
+        held_back |= {party for party in asked if all(found.get(key, 0) is None for key, _ in missed[party])}
         concluded = self._conclude(quota, checks, found)
         for source in concluded.there:
             self._changed(source, True)
@@ -103,7 +103,7 @@ class ReservationCollector:
             check_opened(present)
             for source in concluded.recount:
                 present = self._accounts.counted(present, source, quota)
-            still = {key for key in held_back if all(each in present.reservations for each, _ in missed[key])}
+            still = {party for party in held_back if all(each in present.reservations for each, _ in missed[party])}
             return accounts.hold_back(accounts.release(present, term, concluded.absent), term, still), None
 
         if not concluded.absent and held_back == {*account.held_back}:
@@ -112,8 +112,9 @@ class ReservationCollector:
             if concluded.absent:
                 extra = {"quota": quota.name, "count": len(concluded.absent)}
                 log.info("reservations released on evidence", extra=extra)
-            for key in held_back.difference(account.held_back):
-                log.warning("what is admitted does not appear: held back", extra={"quota": quota.name, "cluster": key})
+            for party in held_back.difference(account.held_back):
+                facts = {"quota": quota.name, "cluster": party}
+                log.warning("what is admitted does not appear: held back", extra=facts)
             for source in concluded.in_count:
                 self._changed(source, True)
 
@@ -159,16 +160,16 @@ class ReservationCollector:
     def _missed(
         self, account: Account, known: reservation_gc.FirstSeen, taken: Set[ReservationKey], now: float
     ) -> dict[str, list[Entry]]:
-        """By source that has enough of them to be held back: as many creations that its watch has not brought."""
+        """By party that has enough of them to be held back: as many creations that its watch has not brought."""
         missed = {}
-        for key, creations in reservation_gc.unseen(account, known, taken, self._window, now).items():
-            source = self._sources.get(key)
+        for party, creations in reservation_gc.unseen(account, known, taken, self._window, now).items():
+            source = self._sources.get(creations[0][1].source)
             if source is None:
                 continue
-            there = source.totals.sizes(uid for uid, _ in creations)
-            entries = [((key, uid), reservation) for uid, reservation in creations if uid not in there]
+            there = source.totals.sizes(uid for (_, uid), _ in creations)
+            entries = [entry for entry in creations if entry[0][1] not in there]
             if len(entries) >= reservation_gc.MOST_UNSEEN:
-                missed[key] = entries[: reservation_gc.MOST_UNSEEN]
+                missed[party] = entries[: reservation_gc.MOST_UNSEEN]
         return missed
 
     async def _read(self, wanted: Sequence[Entry]) -> Found:

@@ -8,16 +8,17 @@ than that: by older ones, the namespace of what was admitted may be none that th
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from enum import Enum
 
+from common.quota import account as accounts
+from common.quota import shares
 from common.quota.account import Account, Reservation, ReservationKey
 from seed.accounts.first_seen import first_seen
 from seed.usage.source import Generation, Taken, UsageSource
 
 UNSEEN_AFTER = 5.0  # seconds after which what was created is usually there
-MOST_UNSEEN = 16  # of one source; then no more is created there (rule 4.10)
+MOST_UNSEEN = 16  # of one party; then no more of it is created (rule 4.10)
 
 Entry = tuple[ReservationKey, Reservation]
 FirstSeen = Mapping[ReservationKey, tuple[Reservation, float]]  # monotonic
@@ -45,31 +46,37 @@ def overdue(known: FirstSeen, window: float, now: float, proven: float = math.in
 
 
 def in_turn(due: Iterable[Entry], looked: Looked) -> list[Entry]:
-    """Those first that were looked at longest ago, and the sources in turn: what must stay keeps no others waiting."""
-    before: Counter[str] = Counter()
-    ranked = []
-    for key, reservation in sorted(due, key=lambda entry: looked.get(entry[0], float("-inf"))):
-        ranked.append((before[key[0]], key, reservation))
-        before[key[0]] += 1
-    return [(key, reservation) for _, key, reservation in sorted(ranked, key=lambda entry: entry[0])]
+    """Those first that were looked at longest ago, the sources in turn, and in each its tenants: what must stay keeps
+    no others waiting."""
+    first = sorted(due, key=lambda entry: looked.get(entry[0], float("-inf")))
+    rounds = shares.rounds([(reservation.source, reservation.tenant) for _, reservation in first])
+    return [first[place] for place in sorted(range(len(first)), key=rounds.__getitem__)]
 
 
 def unseen(
     account: Account, known: FirstSeen, taken: Set[ReservationKey], window: float, now: float
-) -> dict[str, list[tuple[str, Reservation]]]:
-    """Creations that should have been seen by now and are not overdue, by source and uid; the oldest first. Those that
+) -> dict[str, list[Entry]]:
+    """Creations that should have been seen by now and are not overdue, by party; the oldest first. Those that
     are `taken` were found to have another object under their names: an API server refuses them after their admission,
     and whoever repeats them must not keep others waiting.
 
-    Where a source is held back already, their age does not matter: they were admitted before that, also if this leader
+    Where a party is held back already, their age does not matter: they were admitted before that, also if this leader
     has known of them for a shorter time.
     """
-    found: dict[str, list[tuple[str, Reservation]]] = {}
-    for (source, uid), (reservation, first) in sorted(known.items(), key=lambda entry: entry[1][1]):
-        young = now - first < UNSEEN_AFTER and source not in account.held_back
-        if not (reservation.generation or young or now - first > window or (source, uid) in taken):
-            found.setdefault(source, []).append((uid, reservation))
+    found: dict[str, list[Entry]] = {}
+    for key, (reservation, first) in sorted(known.items(), key=lambda entry: entry[1][1]):
+        young = now - first < UNSEEN_AFTER and accounts.held_back(account, reservation) is None
+        if not (reservation.generation or young or now - first > window or key in taken):
+            found.setdefault(reservation.party, []).append((key, reservation))
     return found
+
+
+def asked_next(missed: Mapping[str, Sequence[Entry]], asked: Mapping[str, float]) -> list[str]:
+    """Of which parties is asked whether what was admitted came: of those first that were longest ago, and the sources
+    in turn."""
+    first = sorted(missed, key=lambda party: asked.get(party, float("-inf")))
+    rounds = shares.rounds([(missed[party][0][1].source, party) for party in first])
+    return [first[place] for place in sorted(range(len(first)), key=rounds.__getitem__)]
 
 
 def updates(account: Account, sources: Mapping[str, UsageSource]) -> dict[str, bool]:

@@ -317,12 +317,14 @@ def _not_now(outcome: NotNow, quota: Quota) -> Refusal:
             return denial.not_open(quota, "its account is being rebuilt or waits for the master")
         case Full():
             return denial.cannot_decide(quota, "too many objects are being created at once")
-        case OverShare():
-            why = "too much is being created in this cluster at once: it has its share, and others go on"
+        case OverShare(tenant=tenant):
+            where = f"of {tenant} in this cluster" if tenant else "in this cluster"
+            why = f"too much is being created {where} at once: it has its share, and others go on"
             return denial.cannot_decide(quota, why)
-        case HeldBack():
+        case HeldBack(tenant=tenant):
+            where = f"for {tenant} in this cluster" if tenant else "in this cluster"
             why = (
-                f"{MOST_UNSEEN} that were admitted in this cluster did not appear; another webhook may refuse them;"
+                f"{MOST_UNSEEN} that were admitted {where} did not appear; another webhook may refuse them;"
                 " each is released about a minute after it was admitted"
             )
             return denial.cannot_decide(quota, why)

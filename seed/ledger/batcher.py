@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from common.quota import shares
-from common.quota.account import Account, Outcome, Reservation
+from common.quota.account import Account, Outcome, OverShare, Reservation
 from common.runtime.waiting import within
 
 T = TypeVar("T")
@@ -67,15 +67,11 @@ def fail(entry: Entry, error: Exception) -> None:
 
 
 def _in_turn(waiting: Sequence[Entry]) -> list[int]:
-    """Which of them are served first, in the order in which they came. The sources take turns, so that others do not
-    wait for one that asks much. Changes take turns with them."""
-    before: Counter[str] = Counter()
-    turns = []
-    for entry in waiting:
-        source = entry.reservation.source if isinstance(entry, Claim) else ""
-        turns.append(before[source])
-        before[source] += 1
-    return sorted(sorted(range(len(waiting)), key=turns.__getitem__)[:MAX_BATCH])
+    """Which of them are served first, in the order in which they came. The sources take turns, and in each its tenants,
+    so that others do not wait for one that asks much. Changes take turns with them."""
+    claims = (entry.reservation if isinstance(entry, Claim) else None for entry in waiting)
+    rounds = shares.rounds([(claim.source, claim.tenant) if claim is not None else ("", "") for claim in claims])
+    return sorted(sorted(range(len(waiting)), key=rounds.__getitem__)[:MAX_BATCH])
 
 
 class Batcher:
@@ -83,7 +79,7 @@ class Batcher:
 
     def __init__(self) -> None:
         self._waiting: deque[Entry] = deque()
-        self._waiting_of: Counter[str] = Counter()  # claims by source
+        self._waiting_of: dict[str, int] = {}  # claims by source, and by tenant of one
         self._serving: list[Entry] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
@@ -96,13 +92,13 @@ class Batcher:
     def full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING
 
-    def has_place_for(self, source: str) -> bool:
-        return shares.may_take(self._waiting_of[source], 1, len(self._waiting), MAX_WAITING)
+    def over_share(self, wanted: Reservation) -> OverShare | None:
+        return shares.over(self._waiting_of, wanted, 1, len(self._waiting), MAX_WAITING)
 
     def add(self, entry: Entry) -> None:
         self._waiting.append(entry)
         if isinstance(entry, Claim):
-            self._waiting_of[entry.reservation.source] += 1
+            shares.add(self._waiting_of, entry.reservation, 1)
         if len(self._waiting) >= self._enough:
             self._wake.set()
 
@@ -127,7 +123,10 @@ class Batcher:
         self._serving = [waiting[place] for place in first]
         later = set(range(len(waiting))).difference(first)
         self._waiting = deque(waiting[place] for place in sorted(later))
-        self._waiting_of.subtract(entry.reservation.source for entry in self._serving if isinstance(entry, Claim))
+        self._waiting_of = {}
+        for entry in self._waiting:
+            if isinstance(entry, Claim):
+                shares.add(self._waiting_of, entry.reservation, 1)
         return self._serving
 
     def served(self) -> None:

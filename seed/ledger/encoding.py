@@ -1,10 +1,10 @@
 """An account as a QuotaLedger object and back.
 
-Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT;EARLIER;REPLACES;REQUEST;BASE;LATE"
-(".CLAIMS" only above 1; parts at the end only as far as there is any: a release reads no more than the parts that it
-knows). There may be thousands, each write carries them all, and API servers walk every
-field of an object many times: with a map of 1000 entries a write takes nearly twice as long. Names come from tenants:
-whatever would break the line is percent-encoded.
+Reservations are one text, a line each: "UID GENERATION.CLAIMS SOURCE OBJECT AMOUNT" and, after each a semicolon,
+EARLIER, REPLACES, REQUEST, BASE, LATE and TENANT (".CLAIMS" only above 1; parts at the end only as far as there is any:
+a release reads no more than the parts that it knows). There may be thousands, each write carries them all, and API
+servers walk every field of an object many times: with a map of 1000 entries a write takes nearly twice as long. Names
+come from tenants: whatever would break the line is percent-encoded.
 """
 
 from __future__ import annotations
@@ -109,10 +109,12 @@ def reservation_text(reservation: Reservation) -> str:
         f"{reservation.generation}" if reservation.claims == 1 else f"{reservation.generation}.{reservation.claims}"
     )
     amount = _amounts_text(tuple(reservation.amount.items()))
-    if reservation.base or reservation.late:
+    if reservation.base or reservation.late or reservation.tenant:
         earlier, base = (_amounts_text(tuple(each.items())) for each in (reservation.earlier, reservation.base))
         amount += f";{earlier};{word(reservation.replaces)};{word(reservation.request)};{base}"
-        amount += ";1" if reservation.late else ""
+        if reservation.late or reservation.tenant:
+            amount += f";{'1' if reservation.late else ''}"
+        amount += f";{word(reservation.tenant)}" if reservation.tenant else ""
     elif reservation.earlier or reservation.replaces:
         amount += f";{_amounts_text(tuple(reservation.earlier.items()))};{word(reservation.replaces)}"
         amount = f"{amount};{word(reservation.request)}".rstrip(";")
@@ -125,7 +127,7 @@ def parse_reservation(text: str) -> Reservation:
     try:
         number, source, name, amounts = text.split(" ")
         generation, _, claims = number.partition(".")
-        amount, earlier, replaces, request, base, late, *_ = *amounts.split(";"), "", "", "", "", ""
+        amount, earlier, replaces, request, base, late, tenant, *_ = *amounts.split(";"), *[""] * 6
         return Reservation(
             source=unquote(source),
             object=unquote(name),
@@ -137,6 +139,7 @@ def parse_reservation(text: str) -> Reservation:
             request=unquote(request),
             base=_parse_amounts(base),
             late=bool(late),
+            tenant=unquote(tenant),
         )
     except ValueError as error:
         raise MalformedLedgerError(f"reservation {text[:80]!r}: {error}") from None

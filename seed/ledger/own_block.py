@@ -88,7 +88,7 @@ class OwnBlock:
         if reservation.generation or reservation.base or reservation.replaces:
             return False
         key = (reservation.source, uid)
-        if reservation.source in account.held_back or key in self.admitted or key in account.reservations:
+        if key in self.admitted or key in account.reservations or accounts.held_back(account, reservation):
             return False
         crowded = len(self.admitted) >= MOST or len(account.reservations) >= FEW
         if crowded or text + self._characters > MAX_TEXT // SHARE:

@@ -89,8 +89,9 @@ class AccountWriter:
         """
         if self._queue.full:
             raise BusyError(f"{len(self._queue)} requests wait already")
-        if not self._queue.has_place_for(reservation.source):
-            raise BusyError("too many requests of this cluster wait already: it has its share, and others go on")
+        if (over := self._queue.over_share(reservation)) is not None:
+            whose = f"of {over.tenant} in this cluster" if over.tenant else "of this cluster"
+            raise BusyError(f"too many requests {whose} wait already: it has its share, and others go on")
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._enqueue(Claim(uid, reservation, future, deadline))
         if deadline is not None:

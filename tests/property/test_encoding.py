@@ -21,6 +21,9 @@ reservations = st.builds(
     claims=st.integers(1, 10**6),
     replaces=names,
     request=names,
+    base=lists,
+    late=st.booleans(),
+    tenant=names,
 )
 small = st.integers(0, 2**53)
 accounts = st.builds(

@@ -769,7 +769,7 @@ ALL: tuple[Mutant, ...] = (
     ),
     Mutant(
         "one source fills the line",
-        ((Batcher, "has_place_for", lambda *_a: True),),
+        ((Batcher, "over_share", lambda *_a: None),),
         ("nothing",),
         budget=200,
         scene=scenes.a_cluster_that_fills_its_share,

@@ -56,8 +56,8 @@ def labels_alone(counting: QuotaNamespaces) -> int:
 
 async def whatever_the_cache_has(
     self: NamespacedAdmission, cluster: str, namespace: str, _deadline: float
-) -> Sequence[Quota]:
-    return self._namespaces.select(cluster, namespace).quotas
+) -> Selection:
+    return self._namespaces.select(cluster, namespace)
 
 
 async def the_first_quota_decides(
@@ -97,7 +97,7 @@ def only_what_is_limited_now(quota: Quota, _granted: object = ()) -> Terms:
 
 
 def never_behind(self: Any, cluster: str, namespace: str) -> Selection:
-    return Selection(_select(self, cluster, namespace).quotas, known=True)
+    return _select(self, cluster, namespace)._replace(known=True, awaited="")
 
 
 def no_labels_moved(_objects: ClusterObjects, _change: object) -> None:
@@ -196,7 +196,7 @@ ALL: tuple[Mutant, ...] = (
         BUDGET,
         namespace_scenes.a_kind_that_cannot_be_listed,
     ),
-    Mutant("labels are never read", ((NamespacedAdmission, "_quotas_of", whatever_the_cache_has),), FOCUS, BUDGET),
+    Mutant("labels are never read", ((NamespacedAdmission, "_select", whatever_the_cache_has),), FOCUS, BUDGET),
     Mutant(
         "the first of the quotas of a namespace decides",
         ((Admission, "decide", the_first_quota_decides),),

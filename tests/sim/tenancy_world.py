@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from common.api.labels import PROJECT_LABEL
-from tests.sim.checks import Thing
+from seed.admission.refusal import Refusal
+from seed.model.quota import Quota
+from tests.sim.checks import Thing, Wish
 from tests.sim.namespace_world import WITHOUT, NamespaceWorld
+from tests.sim.namespaces import NamespacedCluster
 from tests.sim.servers import OF_TENANTS, PARTICIPANT, TENANTS, Source
-from tests.sim.world import Site
+from tests.sim.world import CROWDED, Site
 
 X, Y = TENANTS
+OF_OTHERS = (*CROWDED, "did not appear")  # in refusals
 
 
 class TenancyWorld(NamespaceWorld):
     labels: Sequence[tuple[str, ...]] = ((X,), (X,), (Y,), (Y,), ())
+    alone = ""  # a namespace whose project has little that did not appear yet: nothing of others keeps it out
 
     def _make_quotas(self) -> None:
         for name in WITHOUT:
@@ -51,6 +56,23 @@ class TenancyWorld(NamespaceWorld):
     def _picks(self, subject: str, labels: Mapping[str, str]) -> bool:
         project = labels.get(PROJECT_LABEL, "")
         return project in TENANTS if subject == OF_TENANTS else project == subject
+
+    def _verdict(
+        self,
+        wish: Wish,
+        call: str,
+        site: Site,
+        no: Refusal | None,
+        quotas: list[Quota],
+        gives_up: float,
+        *,
+        repeated: bool,
+    ) -> None:
+        if no is not None and self.alone and any(words in no.text for words in OF_OTHERS):
+            source = self.sites[site.name].sources.get(wish.thing.source)
+            if isinstance(source, NamespacedCluster) and source.inside.get(wish.thing.uid) == self.alone:
+                self.fail(f"{wish.thing.uid} is refused for what others of its cluster do: {no.text}")
+        super()._verdict(wish, call, site, no, quotas, gives_up, repeated=repeated)
 
     def _webhooks(self, source: Source, thing: Thing) -> list[str]:
         """One is called for each namespace of a project."""

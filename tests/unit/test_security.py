@@ -496,6 +496,18 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "::test_whatever_others_took_and_gave_back_each_of_few_sources_finds_its_least_share",
         f"{USAGE}::test_what_another_webhook_refuses_again_and_again_does_not_fill_the_quota",
     ),
+    "... in a cluster that several projects share": (
+        f"{USAGE}::test_a_tenant_whose_objects_do_not_appear_keeps_no_other_of_its_cluster_waiting",
+        "unit/seed/ledger/test_writer.py::test_one_tenant_does_not_fill_the_line_for_others_of_its_source",
+        "unit/common/quota/test_account.py::test_one_tenant_fills_most_of_its_sources_part_but_not_all_of_it",
+        "unit/seed/kinds/namespaces/test_webhook.py"
+        "::test_what_is_reserved_says_whose_it_is_where_a_quota_counts_several",
+    ),
+    "... in namespaces of several tenants": (
+        "unit/common/quota/test_account.py::test_one_tenant_fills_most_of_its_sources_part_but_not_all_of_it",
+        "unit/seed/kinds/namespaces/test_webhook.py"
+        "::test_what_is_reserved_says_whose_it_is_where_a_quota_counts_several",
+    ),
     "The API server of a user cluster answers slowly": (
         f"{USAGE}::test_a_source_that_answers_slowly_keeps_no_reservation_of_another",
     ),

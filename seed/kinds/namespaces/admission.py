@@ -30,7 +30,7 @@ from seed.kinds.namespaces.same_write import SameWrites
 from seed.kinds.namespaces.scaled_fields import scaled_fields
 from seed.kinds.namespaces.terms import terms_of
 from seed.model.consumer import Consumer
-from seed.model.quota import Quota
+from seed.model.quota import NAMESPACES, Quota
 from seed.model.reserved_object import generation_after, object_in_namespace
 from seed.model.source_key import OWN_API_SERVER, SourceKey
 
@@ -56,7 +56,10 @@ class Selecting(Connected, Protocol):
 class _Parts(Generic[ObjectT]):
     """What one write asks of each quota."""
 
-    def __init__(self, cluster: str, evaluator: NamespacedEvaluator[ObjectT], write: Write[ObjectT]) -> None:
+    def __init__(
+        self, cluster: str, project: str, evaluator: NamespacedEvaluator[ObjectT], write: Write[ObjectT]
+    ) -> None:
+        """`project`: see `Selection`."""
         metadata, old = write.new.metadata, write.old
         self.shares: dict[str, Reservation] = {}
         self.limiting: list[Quota] = []
@@ -64,13 +67,15 @@ class _Parts(Generic[ObjectT]):
         self.bases: dict[Sequence[ScopeRequirement], ResourceList] = {}  # by scopes of quotas
         self._most: ResourceList = {}
         self._cluster = cluster
+        self._project = project
+        self._namespace = metadata.namespace
         self._uid = metadata.uid
         self._generation = generation_after(old.metadata) if old is not None and old.metadata.resource_version else 0
         self._object = object_in_namespace(evaluator.resource, metadata.namespace, metadata.name)
 
     def add(self, quota: Quota, need: ResourceList, base: ResourceList = NOTHING) -> None:
         source = SourceKey.of_namespaces(quota.key.uid, self._cluster).text
-        self.shares[quota.name] = self._reservation(source, need, base)
+        self.shares[quota.name] = self._reservation(source, need, base, self._tenant(quota))
         self.limiting.append(quota)
         self._most = resources.maximum(self._most, need)
         if base:
@@ -81,7 +86,7 @@ class _Parts(Generic[ObjectT]):
             uid=self._uid,
             consumer=Consumer("", self._cluster),
             need=self._most,
-            reservation=self._reservation(self._cluster, self._most, NOTHING),
+            reservation=self._reservation(self._cluster, self._most, NOTHING, ""),
             dry_run=dry_run,
             deadline=deadline,
             shares=self.shares,
@@ -89,8 +94,24 @@ class _Parts(Generic[ObjectT]):
             asks_fits=asks_fits,
         )
 
-    def _reservation(self, source: str, amount: ResourceList, base: ResourceList) -> Reservation:
-        return Reservation(source=source, object=self._object, amount=amount, generation=self._generation, base=base)
+    def _reservation(self, source: str, amount: ResourceList, base: ResourceList, tenant: str) -> Reservation:
+        return Reservation(
+            source=source,
+            object=self._object,
+            amount=amount,
+            generation=self._generation,
+            base=base,
+            tenant=tenant,
+        )
+
+    def _tenant(self, quota: Quota) -> str:
+        """Whose the object is, where the quota counts what several have in one cluster (rules 4.10 and 4.13). A project
+        cannot have more than one part by having many namespaces."""
+        if quota.kind == "project":
+            return ""
+        if self._project:
+            return f"project/{self._project}"
+        return f"namespace/{self._namespace}" if quota.kind == NAMESPACES else ""
 
 
 class NamespacedAdmission:
@@ -115,10 +136,10 @@ class NamespacedAdmission:
             return stale
         key = cluster.metadata.key if cluster is not None else OWN_API_SERVER
         try:
-            quotas = await self._quotas_of(key, write.new.metadata.namespace, deadline)
+            selected = await self._select(key, write.new.metadata.namespace, deadline)
         except Unknown as error:
             return self.undecided(str(error))
-        parts = _Parts(key, evaluator, write)
+        quotas, parts = selected.quotas, _Parts(key, selected.project, evaluator, write)
         try:
             promises = await self._promises(key, evaluator, quotas, write, deadline)
             replicas = await self._scaled(key, evaluator.resource, quotas, write, deadline)
@@ -199,14 +220,14 @@ class NamespacedAdmission:
             return Verdict(refusal=denial.already_exists(RESOURCE_QUOTAS.resource, name))
         return self.undecided(str(error))
 
-    async def _quotas_of(self, cluster: str, namespace: str, deadline: float) -> Sequence[Quota]:
+    async def _select(self, cluster: str, namespace: str, deadline: float) -> Selection:
         """Raises Unknown."""
         found = self._namespaces.select(cluster, namespace)
         if not found.known or not found.quotas:
             found = await self._read(cluster, namespace, deadline)
         if found.awaited:
             raise Unknown(denial.limits_missing(found.awaited))
-        return found.quotas
+        return found
 
     async def _read(self, cluster: str, namespace: str, deadline: float) -> Selection:
         """Raises Unknown."""

@@ -80,11 +80,13 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Namespace, mos
 
 class Selection(NamedTuple):
     """`known`: False while the cache may be behind; then `quotas` may lack some, or have one too many. `awaited`: the
-    project that the namespace is of, if what limits that has not come from the master yet."""
+    project that the namespace is of, if what limits that has not come from the master yet. `project`: that which its
+    label names, in a cluster with namespaces of several."""
 
     quotas: list[Quota]
     known: bool
     awaited: str = ""
+    project: str = ""
 
 
 class _Watched:
@@ -177,7 +179,7 @@ class NamespaceCache:
             found += self._quota_cache.quotas_of(consumer)
             awaited = project if self._quota_cache.may_belong(consumer, _limit_objects) else ""
         quotas = sorted((quota for quota in found if covers(quota, cluster)), key=lambda quota: quota.name)
-        return Selection(quotas, known, awaited)
+        return Selection(quotas, known, awaited, project if self._cluster_cache.is_shared(cluster) else "")
 
     def _spec_changed(self, _name: str) -> None:
         self._by_label = None

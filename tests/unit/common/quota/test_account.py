@@ -463,6 +463,31 @@ def test_one_source_fills_most_of_an_account_but_not_all_of_it() -> None:
     )
 
 
+def test_nothing_more_is_created_of_a_tenant_that_is_held_back_or_whose_source_is() -> None:
+    greedy, other = (replace(reservation(1), tenant=f"project/{name}") for name in "xy")
+    held = accounts.hold_back(reserved(account(), "a", greedy), 1, {"ns/c1 project/x"})
+    assert reserve(held, LIMITS, "b", greedy) == (held, HeldBack("project/x"))
+    reserved(held, "a", greedy)
+    reserved(held, "b", replace(greedy, generation=2))
+    reserved(held, "b", other)
+    reserved(held, "b", reservation(1))
+    reserved(held, "b", replace(greedy, source="ns/c2"))
+    by_an_earlier_release = accounts.hold_back(held, 1, {"ns/c1"})
+    assert reserve(by_an_earlier_release, LIMITS, "b", other)[1] == HeldBack()
+
+
+@pytest.mark.parametrize("letters", [1, 200], ids=["in number", "in characters"])
+def test_one_tenant_fills_most_of_its_sources_part_but_not_all_of_it(letters: int) -> None:
+    wanted = replace(reservation(0), object=f"web/{'m' * letters * (MAX_TEXT // MAX_RESERVATIONS // 100)}")
+    after, outcomes = filled(account(), "ns/shared", replace(wanted, tenant="project/x"))
+    assert outcomes[-1] == OverShare("project/x")
+    assert MAX_RESERVATIONS / 8 < len(after.reservations) < MAX_RESERVATIONS / 2
+    for number in range(11):
+        after = reserved(after, f"y{number}", replace(wanted, source="ns/shared", tenant="project/y"))
+    for number in range(20):
+        after = reserved(after, f"z{number}", replace(wanted, source="ns/modest"))
+
+
 @pytest.mark.parametrize("greedy", [1, 5, 20])
 def test_where_others_fill_their_shares_a_source_that_has_little_is_admitted(greedy: int) -> None:
     """Its quota has room, and so has the ledger, in number and in characters."""
@@ -498,7 +523,8 @@ def test_generations_of_64_bits_do_not_make_a_ledger_longer_than_it_is_known_to_
 
 @pytest.mark.parametrize("letter", [" ", ",", ":", "\u540d", "\U0001f642"])
 def test_names_that_are_encoded_do_not_make_a_ledger_longer_than_it_is_known_to_be(letter: str) -> None:
-    after, _ = filled(account(), "ns/c1", replace(reservation(0), object=f"roles:web/{letter * 253}"))
+    wanted = replace(reservation(0), object=f"roles:web/{letter * 253}", tenant="project/x", late=True)
+    after, _ = filled(account(), "ns/c1", wanted)
     assert shares.measure(after).text <= MAX_TEXT
     for (_, uid), kept in after.reservations.items():
         assert len(f"{uid} {reservation_text(kept)}\n") <= shares.line_length(uid, kept)

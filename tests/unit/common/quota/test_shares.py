@@ -53,6 +53,20 @@ def test_each_that_comes_later_finds_room_while_the_others_keep_theirs() -> None
     assert all(room.fill(source) == LEAST for source in range(8, shares.FEW))
 
 
+@given(st.integers(0, 5000), st.integers(0, 5000), st.integers(1, 5000))
+def test_tenants_share_what_their_source_may_have(has: int, others: int, room: int) -> None:
+    most = shares.of_source(has, others + has, room)
+    if others <= room:
+        assert not shares.may_take(has, most + 1 - has, others + has, room) or most < has
+        assert most <= has or shares.may_take(has, most - has, others + has, room) or most + others > room
+
+
+def test_sources_take_turns_and_in_each_its_tenants() -> None:
+    waiting = [*[("a", "x")] * 3, *[("a", "y")] * 2, *[("b", "")] * 3]
+    assert shares.rounds(waiting) == [0, 2, 4, 1, 3, 0, 1, 2]
+    assert shares.rounds([]) == []
+
+
 def test_a_source_that_has_little_has_room_for_some_machines_in_a_ledger() -> None:
     assert MAX_RESERVATIONS // shares.KEPT // shares.FEW == 20
     assert MAX_TEXT // shares.KEPT // shares.FEW == 5000

@@ -63,13 +63,51 @@ def test_creations_that_should_have_come_are_unseen_until_they_are_overdue() -> 
     at = {"old": 20.0, "young": 29.0, "overdue": 5.0, "update": 20.0, "x": 24.0}
     known = {key: (kept, at[key[1]]) for key, kept in waiting.items()}
     found = reservation_gc.unseen(account, known, set(), window=24.0, now=30.0)
-    assert {source: [uid for uid, _ in creations] for source, creations in found.items()} == {
+    assert {party: [uid for (_, uid), _ in creations] for party, creations in found.items()} == {
         "ns/a": ["old"],
         "ns/b": ["x"],
     }
     held = msgspec.structs.replace(account, held_back=("ns/a",))
     found = reservation_gc.unseen(held, known, set(), window=24.0, now=30.0)
-    assert [uid for uid, _ in found["ns/a"]] == ["old", "young"], "it came before that, though this leader came after"
+    uids = [uid for (_, uid), _ in found["ns/a"]]
+    assert uids == ["old", "young"], "it came before that, though this leader came after"
+
+
+def of_tenant(uid: str, tenant: str, source: str = "ns/a") -> reservation_gc.Entry:
+    key, kept = entry(uid, source)
+    return key, msgspec.structs.replace(kept, tenant=tenant)
+
+
+def test_what_should_have_come_is_told_by_tenant_where_a_source_has_several() -> None:
+    waiting = dict([of_tenant("x", "project/x"), of_tenant("y", "project/y"), of_tenant("young", "project/x")])
+    account = Account(incarnation="a", reservations=waiting)
+    known = {key: (kept, 29.0 if key[1] == "young" else 20.0) for key, kept in waiting.items()}
+
+    def unseen(*held_back: str) -> dict[str, list[str]]:
+        held = msgspec.structs.replace(account, held_back=held_back)
+        found = reservation_gc.unseen(held, known, set(), window=24.0, now=30.0)
+        return {party: [uid for (_, uid), _ in creations] for party, creations in found.items()}
+
+    assert unseen() == unseen("ns/a project/y") == {"ns/a project/x": ["x"], "ns/a project/y": ["y"]}
+    assert unseen("ns/a project/x")["ns/a project/x"] == ["x", "young"]
+    assert unseen("ns/a")["ns/a project/x"] == ["x", "young"], "as a leader of an earlier release wrote it"
+
+
+def test_tenants_of_a_source_take_turns_and_no_source_has_more_turns_by_having_many() -> None:
+    due = [*(of_tenant(f"x{number}", "project/x") for number in range(3)), of_tenant("y", "project/y")]
+    due += [entry("b0", "ns/b"), entry("b1", "ns/b")]
+    assert [uid for (_, uid), _ in reservation_gc.in_turn(due, {})] == ["x0", "b0", "y", "b1", "x1", "x2"]
+
+
+def test_a_source_of_many_tenants_does_not_keep_others_from_being_asked_about() -> None:
+    missed = {kept.party: [(key, kept)] for key, kept in (of_tenant(f"{n}", f"namespace/{n}") for n in range(9))}
+    missed["ns/b"] = [entry("b", "ns/b")]
+    assert reservation_gc.asked_next(missed, {})[:2] == ["ns/a namespace/0", "ns/b"]
+    assert reservation_gc.asked_next(missed, {"ns/a namespace/0": 1.0, "ns/b": 2.0})[:3] == [
+        "ns/a namespace/1",
+        "ns/b",
+        "ns/a namespace/2",
+    ]
 
 
 @pytest.mark.parametrize(

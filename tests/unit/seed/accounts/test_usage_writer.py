@@ -766,14 +766,16 @@ async def test_a_source_that_begins_after_the_claim_needs_no_second_list(hand: H
     assert again.demanded == 0
 
 
-async def never_come(hand: Hand, count: int) -> None:
+async def never_come(hand: Hand, count: int, tenant: str = "") -> None:
     """As where another webhook refuses what ours has admitted, and a MachineSet tries again."""
     for number in range(count):
-        await reserve(hand.world, f"never-{number}", "1")
+        name = f"{tenant}never-{number}"
+        kept = Reservation(source=KEY, object=f"kube-system/{name}", amount={"cpu": UNIT}, tenant=tenant)
+        assert isinstance(await hand.world.handle().writer.claim(f"{name}-uid", kept), Admitted)
     await hand.look()
 
 
-async def ask(world: SeedWorld, name: str, source: str = KEY, generation: int = 0) -> str:
+async def ask(world: SeedWorld, name: str, source: str = KEY, generation: int = 0, tenant: str = "") -> str:
     """Empty if one CPU is admitted, else why it is not."""
     amount = nanos("cpu=1")
     found = await world.admission.decide(
@@ -781,7 +783,9 @@ async def ask(world: SeedWorld, name: str, source: str = KEY, generation: int = 
             uid=f"{name}-uid",
             consumer=Consumer(PROJECT),
             need=amount,
-            reservation=Reservation(source=source, object=f"ns/{name}", amount=amount, generation=generation),
+            reservation=Reservation(
+                source=source, object=f"ns/{name}", amount=amount, generation=generation, tenant=tenant
+            ),
             dry_run=False,
             deadline=asyncio.get_running_loop().time() + 30,
         )
@@ -806,6 +810,25 @@ async def test_what_another_webhook_refuses_again_and_again_does_not_fill_the_qu
     assert world.account().held_back == ()
     assert await ask(world, "another") == ""
     assert use(world) == 4
+
+
+async def test_a_tenant_whose_objects_do_not_appear_keeps_no_other_of_its_cluster_waiting(hand: Hand) -> None:
+    """An organization's account has one source for the namespaces of all its projects in a cluster that they share."""
+    world = hand.world
+    await never_come(hand, MOST_UNSEEN, "project/x")
+    await never_come(hand, MOST_UNSEEN - 1, "project/y")
+    await hand.look(5.1)
+    assert world.account().held_back == (f"{KEY} project/x",)
+    refused = await ask(world, "another", tenant="project/x")
+    assert refused.startswith(
+        "503 quota project-alpha cannot decide: 16 that were admitted for project/x in this cluster did not appear"
+    )
+    assert await ask(world, "another", tenant="project/y") == ""
+    assert await ask(world, "of-nobody") == ""
+    assert await ask(world, "there", generation=2, tenant="project/x") == "", "what is there may change"
+    await hand.look(61)
+    assert world.account().held_back == ()
+    assert await ask(world, "another", tenant="project/x") == ""
 
 
 @pytest.mark.parametrize("case", ["the source does not answer", "the watch lags", "fewer"])

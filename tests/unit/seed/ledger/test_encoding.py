@@ -39,6 +39,7 @@ ACCOUNT = Account(
         ("alpha/c2", "u2"): Reservation(
             source="alpha/c2", object="ns/m-2", amount={"cpu": UNIT // 2}, generation=4, claims=3, request="01JD3Y6K"
         ),
+        ("alpha/c2", "u3"): Reservation(source="alpha/c2", object="web/p", amount={"cpu": UNIT}, tenant="project/x"),
     },
     ask=Ask(number=5, first={"cpu": 8 * UNIT}, wanted={"cpu": 16 * UNIT}),
     held_back=("alpha/c2",),
@@ -89,6 +90,7 @@ def test_a_reservation_is_one_line() -> None:
     assert [reservation_text(kept) for kept in ACCOUNT.reservations.values()] == [
         "0 alpha/c1 kube-system/m-1 cpu=3",
         "4.3 alpha/c2 ns/m-2 cpu=500m;;;01JD3Y6K",
+        "0 alpha/c2 web/p cpu=1;;;;;;project/x",
     ]
 
 

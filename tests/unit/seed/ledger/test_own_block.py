@@ -189,6 +189,7 @@ CHANGES: dict[str, Callable[[Account], Account]] = {
     "fence": lambda present: fencing.fence(present, "nonce"),
     "scarce": lambda present: msgspec.structs.replace(present, scarce=True),
     "held back": lambda present: msgspec.structs.replace(present, held_back=(SOURCE,)),
+    "its tenant is held back": lambda present: msgspec.structs.replace(present, held_back=(f"{SOURCE} project/x",)),
     "another life": lambda present: fencing.rebuild(present, "another", "nonce"),
     "taken": lambda present: blocks.without(present, blocks.owners(present)),
 }
@@ -200,9 +201,10 @@ async def test_nothing_is_admitted_from_a_block_that_may_be_somebody_elses(
 ) -> None:
     async with world() as (store, [replica]):
         await replica.rush()
-        assert replica.writer.may_admit("u", reservation())
+        of_tenant = msgspec.structs.replace(reservation(), tenant="project/x")
+        assert replica.writer.may_admit("u", of_tenant)
         await store.by_another(change)
-        assert not replica.writer.may_admit("u", reservation())
+        assert not replica.writer.may_admit("u", of_tenant)
 
 
 async def test_nothing_is_admitted_by_other_limits_or_while_the_master_recalls() -> None:

@@ -334,6 +334,27 @@ async def test_one_source_does_not_fill_the_line_for_others(monkeypatch: pytest.
         assert all(isinstance(outcome, Admitted) for outcome in await asyncio.gather(*claims))
 
 
+async def test_one_tenant_does_not_fill_the_line_for_others_of_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher, "MAX_WAITING", 4000)
+    monkeypatch.setattr(batcher, "MAX_BATCH", 40)
+    greedy, modest = (msgspec.structs.replace(reservation(0), tenant=f"project/{name}") for name in "xy")
+    async with opened(account(10_000)) as ledger:
+        ledger.store.open.clear()
+        claims = [ledger.writer.claim("first", greedy)]
+        await settle()
+        why = "too many requests of project/x in this cluster wait already: it has its share, and others go on"
+        with pytest.raises(BusyError, match=why):
+            claims.extend(ledger.writer.claim(f"u{number}", greedy) for number in range(4000))
+        assert len(claims) > 1000
+        others = [ledger.writer.claim(f"m{number}", modest) for number in range(11)]
+        ledger.store.open.set()
+        assert all(isinstance(outcome, Admitted) for outcome in await asyncio.gather(*others))
+        assert not claims[-1].done(), "tenants take turns"
+        for outcome in await asyncio.gather(*claims):
+            assert isinstance(outcome, Admitted) or outcome == OverShare("project/x")
+        assert ledger.writer._queue._waiting_of == {}
+
+
 async def test_a_source_that_fills_its_share_of_a_ledger_keeps_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its requests share a write with the others', and where another replica wrote in between."""
     monkeypatch.setattr(reservations, "MAX_RESERVATIONS", 400)

@@ -101,7 +101,7 @@ async def test_a_namespace_is_looked_up_in_its_own_cluster(world: World) -> None
     }
     assert [names((await world.cache.read(key, "web")).quotas) for key in labels] == [["all"], [], []]
     world.cache._watched["alpha/c1"].reflector = None
-    assert world.cache.select("alpha/c1", "web") == ([], False, ""), "nothing was seen there yet"
+    assert world.cache.select("alpha/c1", "web") == ([], False, "", ""), "nothing was seen there yet"
 
 
 class Reads:
@@ -149,8 +149,8 @@ class Followed:
         self.cache = cache
 
     def known(self, namespace: str) -> tuple[list[str], bool]:
-        quotas, known, _ = self.cache.select(OWN_API_SERVER, namespace)
-        return [quota.name for quota in quotas], known
+        found = self.cache.select(OWN_API_SERVER, namespace)
+        return [quota.name for quota in found.quotas], found.known
 
 
 @asynccontextmanager
@@ -189,7 +189,7 @@ async def test_namespaces_with_very_many_labels_are_not_kept(monkeypatch: pytest
         labels = {f"label{number}": "value" for number in range(50)}
         await found.api.put("namespaces", "", "many", metadata={"labels": labels})
         await eventually(lambda: "namespaces take more than" in (found.cache.problem(OWN_API_SERVER) or ""))
-        assert found.cache.select(OWN_API_SERVER, "many") == ([], False, "")
+        assert found.cache.select(OWN_API_SERVER, "many") == ([], False, "", "")
         assert [quota.name for quota in (await found.cache.read(OWN_API_SERVER, "web")).quotas] == ["all"]
 
 

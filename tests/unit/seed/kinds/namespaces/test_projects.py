@@ -52,6 +52,11 @@ def test_where_projects_share_a_cluster_the_label_says_whose_a_namespace_is(worl
     assert world.selected(cluster, {}) == world.selected(cluster, {LABEL: "nobody"}) == []
 
 
+@pytest.mark.parametrize(("cluster", "project"), [(SHARED, "beta"), (OWN_API_SERVER, "beta"), (OWN, "")])
+def test_a_label_that_a_tenant_may_write_names_no_project(world: World, cluster: str, project: str) -> None:
+    assert world.cache._selection(cluster, {LABEL: "beta"}, known=True).project == project
+
+
 def test_a_quota_of_some_clusters_counts_the_namespaces_that_its_subject_has_there(world: World) -> None:
     world.cluster("own", pool="gpu")
     world.cluster("shared", of="FromLabel", pool="gpu")

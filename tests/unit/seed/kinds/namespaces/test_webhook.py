@@ -47,6 +47,7 @@ class Namespaces:
         self.reads = 0
         self.error: ApiError | None = None
         self.silent = False
+        self.projects: dict[str, str] = {}
 
     def label(self, name: str, **labels: str) -> None:
         """Long ago."""
@@ -54,7 +55,8 @@ class Namespaces:
 
     def select(self, cluster: str, namespace: str) -> Selection:
         labels = self.seen.get(namespace)
-        return Selection(self._quotas(cluster, namespace, labels or {}), labels is not None)
+        quotas = self._quotas(cluster, namespace, labels or {})
+        return Selection(quotas, labels is not None, project=self.projects.get(namespace, ""))
 
     def connection(self, _cluster: str) -> Cluster:
         raise Unavailable(0, "Unavailable", "not connected")
@@ -590,6 +592,25 @@ async def test_one_of_both_refuses_by_its_name_and_the_other_keeps_nothing(
         f"exceeded quota: {refuses}, requested: pods=1, used: pods=0, limited: pods=0"
     )
     assert caller.use("project-alpha") == caller.use("org-acme") == {}
+
+
+@pytest.mark.parametrize(
+    ("project", "of_all", "ann"), [("beta", "project/beta", "project/beta"), ("", "", "namespace/web")]
+)
+async def test_what_is_reserved_says_whose_it_is_where_a_quota_counts_several(
+    caller: Caller, project: str, of_all: str, ann: str
+) -> None:
+    await caller.world.quota("ann", limits="pods=3", granted="pods=3", **ANN)
+    await limited_by_both(caller, "pods=3", "pods=5")
+    await counted(caller, "project-alpha", "org-acme", "ann")
+    caller.namespaces.label("web", owner="ann")
+    caller.namespaces.projects["web"] = project
+    assert (await caller.ask(pod()))["allowed"]
+    kept = {
+        name: [each.tenant for each in caller.world.account(name).reservations.values()]
+        for name in ("project-alpha", "org-acme", "ann")
+    }
+    assert kept == {"project-alpha": [""], "org-acme": [of_all], "ann": [ann]}
 
 
 async def test_nothing_is_admitted_before_what_is_there_was_counted(caller: Caller) -> None:
