@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from seed.admission.replay import replay
 from seed.kinds.namespaces import promises
 from seed.kinds.namespaces.configuration import Asked, limits_of
 from seed.kinds.namespaces.evaluators.resource_quotas import CoreQuota
+from tests.running import running
 from tests.unit import fake_api_server as fakes
 from tests.unit.seed.kinds.namespaces.test_webhook import Caller, caller, named, review
 from tests.unit.seed_world import nanos
@@ -192,13 +194,19 @@ async def test_a_limit_that_is_lowered_while_the_namespace_is_read_decides(web: 
     def lowered(_number: int) -> None:
         world.limit(NAME, {"pods": "4"})
 
+    async def the_other_is_full() -> None:
+        for number in itertools.count(1):
+            await world.asked("allocation.other", number)
+            world.tell("allocation.other", answered=number, usage="pods=10")
+
     web.on_read = lowered
-    code, message = await web.refused(quota("default", pods="2"))
-    assert (code, message.partition("; short")[0]) == (
-        403,
-        "exceeded quota: resourcequotaallocation/ann, requested: pods=2, used: pods=4, limited: pods=4",
-    )
-    assert not (await waiting)["allowed"]
+    async with running(the_other_is_full()):
+        code, message = await web.refused(quota("default", pods="2"))
+        assert (code, message.partition("; short")[0]) == (
+            403,
+            "exceeded quota: resourcequotaallocation/ann, requested: pods=2, used: pods=4, limited: pods=4",
+        )
+        assert not (await waiting)["allowed"]
 
 
 async def test_beside_an_allocation_the_number_of_resource_quotas_is_limited(web: Allocated) -> None:
