@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from common.runtime.pieces import before_pieces
 from common.server.http_parser import Head, Request, Response
 from seed.webhooks.endpoint import Endpoint
 
@@ -25,7 +26,10 @@ MAX_CALLER = 64  # characters: uids, and names of our own
 def route(endpoints: Endpoints, verify: Verify) -> Handler:
     async def handle(request: Request) -> Response:
         found = _find(endpoints, verify, request.method, request.path)
-        return await found[0].handle(found[1], request) if found is not None else _NOT_FOUND
+        if found is None:
+            return _NOT_FOUND
+        with before_pieces():
+            return await found[0].handle(found[1], request)
 
     return handle
 

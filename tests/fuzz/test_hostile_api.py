@@ -45,8 +45,8 @@ SEED = int(os.environ.get("SEED", "1"))
 QUIET_SECONDS = 8.0 if ALONE else 4.0
 PAUSE_SECONDS = 0.01 if ALONE else 0.02  # between two questions
 # A machine's own noise may take this much: of the p99 of all answers, and of the p99 of the worst 10 s.
-NOISE_SECONDS = 0.003 if ALONE else 0.2
-WORST_SECONDS = 0.02 if ALONE else 0.2
+NOISE_SECONDS = 0.001 if ALONE else 0.2
+WORST_SECONDS = 0.005 if ALONE else 0.2
 STALL = 0.1 if ALONE else 1.0
 NICE = 19 if ALONE else 0  # it plays another machine, which takes no CPU time of the programs that are measured
 BUSIEST = 0.1  # seconds of CPU time in one piece

@@ -16,7 +16,8 @@ from common.kube.client import kubeconfig
 from common.kube.client.errors import ApiError, api_error
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import ObjectMeta
-from common.kube.client.resource import Broken, read_page
+from common.kube.client.pages import read_page
+from common.kube.client.resource import Broken
 from seed.kinds.clusters.evaluator import user_clusters
 from seed.kinds.clusters.webhook import ClusterWebhook
 from seed.kinds.machines.cluster_api_webhook import ClusterApiWebhook

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Generic, TypeVar
@@ -13,10 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from common.kube.client import deep_json
-from common.kube.client.bounds import MAX_PAGE_VALUES, MAX_VALUES
-from common.kube.client.errors import TooLarge
 from common.kube.client.meta import Object, ObjectMeta, object_key
-from common.runtime.pieces import in_pieces
 
 T = TypeVar("T", bound=Object)
 
@@ -27,11 +24,6 @@ _EMPTY, _VALUE = 1000, 72  # bytes that an object takes, and each value in it: a
 _LONGEST_NAME = 512  # API servers have at most 253 characters; longer ones would come into URLs and logs
 
 Name = Annotated[str, Meta(max_length=_LONGEST_NAME)]
-
-
-class ListMeta(msgspec.Struct, rename="camel"):
-    resource_version: Name = ""
-    continue_: Annotated[str, Meta(max_length=16 * 1024)] = msgspec.field(default="", name="continue")
 
 
 U = TypeVar("U")
@@ -198,51 +190,6 @@ def check_names(metadata: ObjectMeta) -> None:
     names = metadata.name, metadata.namespace, metadata.generate_name, metadata.uid, metadata.resource_version
     if max(map(len, names)) > _LONGEST_NAME:
         raise msgspec.ValidationError(f"a name, uid or version has more than {_LONGEST_NAME} characters")
-
-
-@lru_cache(maxsize=16)
-def _page_decoder(limit: int) -> msgspec.json.Decoder[Any]:
-    """An array with more items ends the decoding: each would be an object, long before it could be counted."""
-    fields = [(f"item{number}", msgspec.Raw, None) for number in range(limit)]
-    items = msgspec.defstruct("Items", fields, array_like=True, forbid_unknown_fields=True)
-    page = msgspec.defstruct("Page", [("metadata", ListMeta), ("items", items | None, None)])
-    return msgspec.json.Decoder(page)
-
-
-async def read_page(
-    resource: Resource[T], content: bytes, limit: int, items: list[T], broken: list[Broken]
-) -> ListMeta:
-    """Adds what the page holds to `items` and `broken`; others run between the pieces.
-
-    Raises msgspec.MsgspecError if it is no list, or one of more than `limit` objects, and TooLarge if several have so
-    many values together that fewer are to be asked for.
-    """
-    page = deep_json.decode(_page_decoder(limit).decode, content, most=len(content))
-    raws = msgspec.structs.astuple(page.items) if page.items is not None else ()
-    if limit > 1 and len(content) > MAX_PAGE_VALUES and await _values_to_read(raws) > MAX_PAGE_VALUES:
-        raise TooLarge(f"a page of {resource.plural} has more than {MAX_PAGE_VALUES} values")
-    async for raw in in_pieces(raws):
-        if raw is None:
-            break
-        try:
-            items.append(deep_json.decode(resource.read, raw))
-        except msgspec.MsgspecError as error:
-            broken.append(describe_broken(raw, error))
-    meta: ListMeta = page.metadata
-    return meta
-
-
-async def weight_of(resource: Resource[T], page: bytes, items: list[T]) -> int:
-    """About the bytes that what was read of a page takes here."""
-    if resource.weigh is None:
-        return len(page)
-    return sum([resource.weigh(item) async for item in in_pieces(items)])
-
-
-async def _values_to_read(raws: Iterable[msgspec.Raw | None]) -> int:
-    """An object with too many is not read."""
-    found = [deep_json.values(bytes(raw)) async for raw in in_pieces(raws) if raw is not None]
-    return sum(values for values in found if values <= MAX_VALUES)
 
 
 def describe_broken(raw: msgspec.Raw, error: Exception) -> Broken:

@@ -341,6 +341,7 @@ async def test_of_very_many_namespaces_no_more_is_made_than_is_written(
     monkeypatch.setattr(local_quota, "in_namespace", in_namespace)
     world.here = {name: nanos("pods=1") for name in ("d", "b", "c", "a")}
     monkeypatch.setattr(pieces, "PIECE_SECONDS", 0.0)
+    monkeypatch.setattr(pieces, "SMALL", 0)
     looking = asyncio.create_task(world.copies._wanted())
     rounds = 0
     while not looking.done():

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from common.kube.client import api_client, api_discovery, connection, kubeconfig, resource, watch
+from common.kube.client import api_client, api_discovery, connection, kubeconfig, pages, watch
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import (
     LONGEST_MESSAGE,
@@ -554,9 +554,22 @@ async def test_a_page_with_very_many_values_is_asked_for_in_smaller_ones(fake, c
     """Each value costs many times its bytes, where it is read."""
     for number in range(20):
         await fake.put("configmaps", "n", f"m{number}", data={f"k{key}": "v" for key in range(100)})
-    monkeypatch.setattr(resource, "MAX_PAGE_VALUES", 1000)
+    monkeypatch.setattr(pages, "MAX_PAGE_VALUES", 1000)
     listing = await cluster.list(CONFIGMAPS, limit=64)
     assert len(listing.items) == 20
     assert {path.partition("limit=")[2].partition("&")[0] for _, path in fake.requests} == {"64", "8"}
-    monkeypatch.setattr(resource, "MAX_PAGE_VALUES", 10)
+    monkeypatch.setattr(pages, "MAX_PAGE_VALUES", 10)
     assert len((await cluster.list(CONFIGMAPS)).items) == 20, "one is always read"
+
+
+async def test_a_large_page_is_followed_by_smaller_ones(fake, cluster, monkeypatch):
+    """A page is taken apart in one step, and nobody is answered meanwhile."""
+    for number in range(20):
+        await fake.put("configmaps", "n", f"m{number:02}", data={"k": "v" * 1000})
+    monkeypatch.setattr(api_client, "LARGE_PAGE", 3000)
+    listing = await cluster.list(CONFIGMAPS, limit=8)
+    assert len(listing.items) == 20
+    assert [path.partition("limit=")[2].partition("&")[0] for _, path in fake.requests if "limit=" in path] == [
+        *("8", "4"),
+        *["2"] * 4,
+    ]

@@ -11,7 +11,8 @@ import pytest
 from common.kube.client import deep_json
 from common.kube.client.errors import LONGEST_RETRY_AFTER, Invalid, Malformed, Unavailable, api_error
 from common.kube.client.meta import Object
-from common.kube.client.resource import Broken, Resource, read_page
+from common.kube.client.pages import read_page
+from common.kube.client.resource import Broken, Resource
 
 THINGS = Resource("", "v1", "things", "Thing", namespaced=True, type=Object)
 
