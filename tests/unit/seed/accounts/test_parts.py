@@ -22,7 +22,7 @@ from seed.model.consumer import Consumer
 from seed.model.source_key import SourceKey
 from seed.usage.source import Problem
 from tests.unit.fake_api_server import eventually
-from tests.unit.seed.accounts.test_usage_writer import KEY, Leading, leading
+from tests.unit.seed.accounts.test_usage_writer import KEY, leading
 from tests.unit.seed_world import ORGANIZATION, PROJECT, SeedWorld, nanos
 
 WINDOW = 31.0
@@ -50,23 +50,27 @@ def refused(found: Verdict) -> tuple[int, str]:
     return found.refusal.code, found.message
 
 
-async def test_a_cluster_that_enters_is_counted_before_anything_is_admitted_there(leader: Leading) -> None:
-    world, leader.source.lists_at_once = leader.world, True
-    await world.quota("gpu", limits="cpu=16", granted="cpu=16", **OF_PROJECT)
-    leader.there("a")
-    leader.changed()
-    await eventually(lambda: KEY in world.account().used)
-    leader.source.counted = False  # what the account lacks can be seen: otherwise it is counted at once
-    world.label(pool="gpu")
-    code, text = refused(await create(world, "b"))
-    assert code == 503 and "quota gpu cannot decide: what is in this cluster is being counted" in text
-    leader.source.counted = True
-    await eventually(lambda: world.account("gpu").used.get(KEY, {}).get("cpu") == nanos("cpu=8")["cpu"])
-    assert (await create(world, "b")).refusal is None
-    code, text = refused(await create(world, "c"))
-    assert code == 403 and text.startswith("exceeded quota: gpu,"), "the tighter one"
-    reserved = accounts.of_source(world.account(), KEY)
-    assert set(reserved) == {"b-uid"}, "what it refused is reserved in no other quota"
+async def test_a_cluster_that_enters_is_counted_before_anything_is_admitted_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(usage_writer, "CHECK_INTERVAL", 0.02)
+    async with leading(monkeypatch) as leader:
+        world, leader.source.lists_at_once = leader.world, True
+        await world.quota("gpu", limits="cpu=16", granted="cpu=16", **OF_PROJECT)
+        leader.there("a")
+        leader.changed()
+        await eventually(lambda: KEY in world.account().used)
+        leader.source.counted = False  # what the account lacks can be seen: otherwise it is counted at once
+        world.label(pool="gpu")
+        code, text = refused(await create(world, "b"))
+        assert code == 503 and "quota gpu cannot decide: what is in this cluster is being counted" in text
+        leader.source.counted = True
+        await eventually(lambda: world.account("gpu").used.get(KEY, {}).get("cpu") == nanos("cpu=8")["cpu"])
+        assert (await create(world, "b")).refusal is None
+        code, text = refused(await create(world, "c"))
+        assert code == 403 and text.startswith("exceeded quota: gpu,"), "the tighter one"
+        reserved = accounts.of_source(world.account(), KEY)
+        assert set(reserved) == {"b-uid"}, "what it refused is reserved in no other quota"
 
 
 async def test_a_cluster_that_leaves_has_nothing_in_the_account_once_a_fresh_read_says_so(

@@ -244,6 +244,7 @@ async def test_what_appears_moves_from_reserved_to_used(leader: Leading) -> None
 async def test_a_new_leader_counts_nothing_before_a_list_that_began_after_its_claim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(countings, "CHECK_INTERVAL", 0.02)
     async with leading(monkeypatch, term=2, listed=False, used="cpu=8") as leader:
         leader.changed()
         await eventually(lambda: leader.accounts._progress)
@@ -345,6 +346,7 @@ async def test_a_change_while_something_is_not_listed_is_counted_once_it_is(monk
 
 
 async def test_a_term_above_ours_is_answered_with_a_higher_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(countings, "CHECK_INTERVAL", 0.02)
     async with leading(monkeypatch, used="cpu=8") as leader:
         await leader.world.handle().writer.change(lambda account: (accounts.claim_epoch(account, 7), None))
         await eventually(lambda: leader.accounts._progress["project-alpha-uid"].claimed == 8)
@@ -959,6 +961,7 @@ async def test_while_a_projects_copy_is_missing_its_organization_goes_on_to_coun
 async def test_a_new_leader_without_a_projects_copy_counts_what_the_organizations_account_has(
     world: SeedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(countings, "CHECK_INTERVAL", 0.02)
     await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=40", kind="organization")
     world.forget_project()
     world.present[KEY] = world.cluster_cache.user_clusters.store.get(KEY)
