@@ -28,7 +28,7 @@ from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.leader_election import Term
 from common.quota import account as accounts
 from common.quota import blocks, fencing, resources
-from common.quota.account import Account, AccountKey
+from common.quota.account import Account, AccountKey, ReservationKey
 from seed.accounts import plan, source_count
 from seed.accounts.account_sources import AccountSources
 from seed.accounts.list_demands import ListDemands
@@ -53,10 +53,8 @@ LEDGER_KEPT = 10.0  # ... for which a ledger that is found without a copy waits 
 
 
 class Accounts:
-    """Runs while this replica holds the lease, with the lease's term as the epoch of every write.
-
-    It is cold if the lease was not held continuously until this term.
-    """
+    """Runs while this replica holds the lease, with the lease's term as the epoch of every write. It is cold if the
+    lease was not held continuously until this term."""
 
     def __init__(
         self,
@@ -179,9 +177,11 @@ class Accounts:
         progress = self._progress.get(quota.key.uid)
         return progress is not None and progress.claimed == self.term
 
-    def counted(self, account: Account, source: UsageSource, quota: Quota) -> Account:
-        """The account with what the source's watch cache holds now. Raises UncountableError where that may not be
-        counted, or not any more: whoever asked before waited for a write since."""
+    def counted(
+        self, account: Account, source: UsageSource, quota: Quota, released: Set[ReservationKey] = frozenset()
+    ) -> Account:
+        """With what the source's watch cache holds now. `released`: in the same write. Raises UncountableError where
+        that may not be counted, or not any more: whoever asked before waited for a write since."""
         totals, reservations = source.totals, accounts.of_source(account, source.key)
         doubtful = source_count.doubtful(account, source, self._demands.lists_from(quota.key.uid))
         if doubtful is None or not (self.may_count(quota, source) or self.may_count_partly(quota, source)):
@@ -193,10 +193,9 @@ class Accounts:
         rest = unsized.rest(known, before, reservations, totals, ahead=ahead)
         sure = self.account_sources.sure(quota, source, reservations)
         sure = source_count.covered(sure, doubtful, live=source.live)
-        seen, gone = totals.seen(sure), totals.gone(sure)
-        counted = {uid for uid, kept in reservations.items() if uid in gone or seen.get(uid, -1) >= kept.generation}
-        found = self.account_sources.counted(source.key, unsized.used(rest, reservations, totals, counted))
-        after = source_count.count(account, self.term, source, quota, found, seen=seen, gone=gone, doubtful=doubtful)
+        told = source_count.told(account, source, sure, doubtful, released)
+        found = self.account_sources.counted(source.key, unsized.used(rest, reservations, totals, told.ended))
+        after = source_count.count(account, self.term, source, quota, found, told)
         after = blocks.settled(after, source.key, sure)
         if not doubtful:
             self._unsized[quota.key.uid, source.key] = rest  # also if this is never written: what the totals lack

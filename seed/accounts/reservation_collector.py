@@ -102,7 +102,7 @@ class ReservationCollector:
         def released(present: Account) -> tuple[Account, None]:
             check_opened(present)
             for source in concluded.recount:
-                present = self._accounts.counted(present, source, quota)
+                present = self._accounts.counted(present, source, quota, concluded.absent.keys())
             still = {party for party in held_back if all(each in present.reservations for each, _ in missed[party])}
             return accounts.hold_back(accounts.release(present, term, concluded.absent), term, still), None
 

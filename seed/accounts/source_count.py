@@ -8,10 +8,13 @@ reserves is in no count yet. All other resources are counted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import NamedTuple
+
+import msgspec
 
 from common.quota import account as accounts
 from common.quota import resources, surge_loans
-from common.quota.account import Account, Reservation
+from common.quota.account import Account, Reservation, ReservationKey
 from common.quota.resources import ResourceList
 from seed.accounts.publisher import kept_use
 from seed.model.quota import Quota
@@ -35,34 +38,67 @@ def doubtful(account: Account, source: UsageSource, since: float) -> Set[str] | 
     return None if names and (account.fenced or source.totals.guessed) else names
 
 
-def count(
+class Told(NamedTuple):
+    """What the lists of a source tell of reservations: `seen` and `gone` as for `accounts.count`, of those that it may
+    cover. `doubtful`: see there. `ended`: those that go in the same write."""
+
+    seen: Mapping[str, int]
+    gone: Set[str]
+    doubtful: Set[str]
+    ended: Set[str]
+
+
+def told(
     account: Account,
-    term: int,
     source: UsageSource,
-    quota: Quota,
-    found: ResourceList,
-    *,
-    seen: Mapping[str, int],
-    gone: Set[str],
+    sure: Mapping[str, Reservation],
     doubtful: Set[str],
-) -> Account:
-    """`found`: what the totals say that counts. `seen` and `gone`: as for `accounts.count`. Raises StaleEpochError."""
+    released: Set[ReservationKey],
+) -> Told:
+    """`sure`: the reservations that the count may cover. `released`: those that go on other evidence."""
+    seen, gone = source.totals.seen(sure), source.totals.gone(sure)
+    ended = {
+        uid
+        for uid, kept in accounts.of_source(account, source.key).items()
+        if uid in gone or seen.get(uid, -1) >= kept.generation or (source.key.text, uid) in released
+    }
+    return Told(seen, gone, doubtful, ended)
+
+
+def count(account: Account, term: int, source: UsageSource, quota: Quota, found: ResourceList, told: Told) -> Account:
+    """`found`: what the totals say that counts. Raises StaleEpochError."""
     totals = source.totals
-    used = kept_use(kept(account.used.get(source.key, {}), found, doubtful), account, quota)
+    used = kept_use(kept(account.used.get(source.key, {}), found, told.doubtful), account, quota)
     lent = surge_loans.of_source(account, source.key)
-    sizes = totals.sizes(uid for uid in lent if uid in seen)
+    sizes = totals.sizes(uid for uid in lent if uid in told.seen)
     if lent:
         account = accounts.receive(account, quota.grant)  # it may have been asked for, to end a loan
-    return surge_loans.count(
+    after = surge_loans.count(
         account,
         term,
         source.key.text,
         used,
-        seen=seen,
-        gone=gone,
+        seen=told.seen,
+        gone=told.gone,
         sizes={uid: resources.only(size, used) for uid, size in sizes.items()},
         present=totals.sizes(loan.replaces for loan in lent.values()),
     )
+    return not_raised(account, after, source.key.text, totals.used, told.ended) if quota.promises else after
+
+
+def not_raised(before: Account, after: Account, key: str, there: ResourceList, ended: Set[str]) -> Account:
+    """A base keeps what the account has of the source (rule 4.14), and adds nothing to it. `there`: what is used
+    without bases. `ended`: the reservations that go in the same write.
+
+    Who was admitted on top of others found them after the write, so the account had all of that, counted or reserved.
+    Where it had less, the request is refused, or nobody waits for it any more, and what is free was given back.
+    """
+    own, left, used = accounts.of_source(before, key), accounts.of_source(after, key), after.used[key]
+    had = resources.add(before.used.get(key, {}), resources.total(kept.amount for kept in own.values()))
+    stays = resources.total(kept.amount for uid, kept in left.items() if uid not in ended)
+    most = resources.maximum(there, resources.subtract(had, stays))
+    kept_there = {name: least for name, amount in used.items() if (least := min(amount, most.get(name, 0)))}
+    return after if kept_there == used else msgspec.structs.replace(after, used={**after.used, key: kept_there})
 
 
 def covered(reservations: Mapping[str, Reservation], doubtful: Set[str], *, live: bool) -> dict[str, Reservation]:

@@ -105,7 +105,8 @@ class World:
         self.namespaces = SimpleNamespace(synced=asyncio.Event(), listed_from=SINCE + 1, live=True)
         self.namespaces.synced.set()
         self.objects = cast(ClusterObjects, SimpleNamespace(namespaces=self.namespaces, informers={}))
-        self.quota = cast(Quota, SimpleNamespace(key=SimpleNamespace(uid="quota"), ceilings=dict.fromkeys(NAMES, 99)))
+        key, ceilings = SimpleNamespace(uid="quota"), dict.fromkeys(NAMES, 99)
+        self.quota = cast(Quota, SimpleNamespace(key=key, ceilings=ceilings, promises=False))
         self.counting = QuotaNamespaces(self.objects, None, Terms(limited=limited), lambda *_a: None)
         self.things = found
         self.leader: Any = SimpleNamespace(
