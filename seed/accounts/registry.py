@@ -31,6 +31,7 @@ class AccountHandle:
         self.writer = writer
         self.requester = requester
         self.task = task
+        self.asked: ResourceList = {}  # by requests that ask other quotas at the same time, and are not answered yet
         self._use: tuple[Account | None, ResourceList] = (None, {})
         self._snapshot: tuple[Quota | None, Account | None, QuotaSnapshot | None] = (None, None, None)
 

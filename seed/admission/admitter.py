@@ -84,7 +84,9 @@ class Admission:
     async def _make(self, claims: Sequence[QuotaClaim], request: Request) -> list[tuple[QuotaClaim, Attempt]]:
         """Quotas that seem short are asked before the others, in which nothing is reserved meanwhile: who goes on to
         ask for what one quota cannot give would keep the others full (rule 4.2)."""
-        short = [claim for claim in claims if claim.seems_short()] if len(claims) > 1 and not request.dry_run else []
+        if len(claims) < 2:
+            return [(claim, await claim.make()) for claim in claims]
+        short = [claim for claim in claims if claim.seems_short()] if not request.dry_run else []
         rest, made = [claim for claim in claims if claim not in short], await _made(short)
         if any(attempt.refusal is not None for _, attempt in made):
             return [*made, *((claim, claim.seen()) for claim in rest)]
@@ -112,6 +114,6 @@ class Admission:
 
 async def _made(claims: Sequence[QuotaClaim]) -> list[tuple[QuotaClaim, Attempt]]:
     """All at once."""
-    if len(claims) < 2:
-        return [(claim, await claim.make()) for claim in claims]
-    return list(zip(claims, await asyncio.gather(*(claim.make() for claim in claims)), strict=True))
+    if not claims:
+        return []
+    return list(zip(claims, await asyncio.gather(*[claim.begin() for claim in claims]), strict=True))

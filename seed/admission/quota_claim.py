@@ -77,14 +77,15 @@ class QuotaClaim:
         return Attempt(snapshot=seen, refusal=refusal)
 
     def seems_short(self) -> bool:
-        """It cannot give it now, by what is known here: it refuses, or the master has to be asked. It may have room by
-        now, and nobody is refused from memory."""
+        """It cannot give it now, by what is known here, if others get what they ask for: it refuses, or the master has
+        to be asked. It may have room by now, and nobody is refused from memory."""
         handle, quota, request = self._registry.get(self.quota), self.quota, self._request
         if not quota.enforced:
             return False
         if handle is None or not (seen := handle.snapshot(quota)).open:
             return True
-        return bool(resources.short(request.need, seen.free)) or _hopeless(handle, quota, request) is not None
+        left = {name: free - handle.asked.get(name, 0) for name, free in seen.free.items()}
+        return bool(resources.short(request.need, left)) or _hopeless(handle, quota, request) is not None
 
     def seen(self) -> Attempt:
         """Where another quota has refused: it has room, as far as is known here, and was not asked."""
@@ -106,6 +107,20 @@ class QuotaClaim:
         seen = msgspec.structs.replace(seen, use=resources.add(seen.use, handle.writer.block.unnamed))
         warnings = limits.little_left(seen, self._request)
         return Attempt(snapshot=seen, warnings=warnings, admitted=admitted, ahead=True)
+
+    def begin(self) -> asyncio.Task[Attempt]:
+        """`make`, of one of several quotas. What is asked for is known from now on (`seems_short`)."""
+        task = asyncio.create_task(self.make())
+        if (handle := self._registry.get(self.quota)) is not None:
+            need = self._request.need
+            handle.asked = resources.add(handle.asked, need)
+
+            def ended(_: asyncio.Task[Attempt]) -> None:
+                left = resources.subtract(handle.asked, need)
+                handle.asked = {name: amount for name, amount in left.items() if amount}
+
+            task.add_done_callback(ended)
+        return task
 
     async def make(self) -> Attempt:
         quota, handle = self.quota, self._registry.get(self.quota)

@@ -488,6 +488,8 @@ PROVEN: dict[str, tuple[str, ...]] = {
         "unit/seed/admission/test_admitter.py"
         "::test_a_quota_that_gives_a_machine_nothing_refuses_before_its_organizations_reserves_anything",
         "unit/seed/admission/test_admitter.py::test_while_a_quota_waits_for_the_master_nothing_is_kept_in_the_others",
+        "unit/seed/admission/test_admitter.py"
+        "::test_requests_at_once_around_a_projects_last_unit_reserve_no_more_of_its_organizations",
     ),
     "Thousands of creations": (
         "unit/seed/admission/test_admitter.py::test_a_source_that_has_its_share_is_told_to_try_again",

@@ -141,6 +141,24 @@ async def test_while_a_quota_waits_for_the_master_nothing_is_kept_in_the_others(
     assert accounts.use(world.account("org-acme")) == nanos("cpu=8")
 
 
+async def test_requests_at_once_around_a_projects_last_unit_reserve_no_more_of_its_organizations(
+    world: SeedWorld,
+) -> None:
+    """For a moment, there would seem to be nothing left for other projects."""
+    await world.quota("org-acme", limits="cpu=16", granted="cpu=16", kind="organization")
+    await world.quota("project-alpha", limits="cpu=9", granted="cpu=9", used="cpu=7")
+    most: dict[str, int] = {}
+
+    def written(name: str, account: Account | None) -> None:
+        if account is not None:
+            most[name] = max(most.get(name, 0), len(account.reservations))
+
+    world.registry.on_account(written)
+    found = await asyncio.gather(*(world.admission.decide(request(f"u{number}", "cpu=1")) for number in range(8)))
+    assert [each.refusal is None for each in found] == [True, True, *[False] * 6]
+    assert most == {"project-alpha": 2, "org-acme": 2}
+
+
 async def test_a_quota_that_was_full_when_it_was_last_seen_refuses_nothing_that_fits_by_now() -> None:
     """Another replica has counted what is gone, and the watch has not told this one."""
     store = MemoryStore()
