@@ -189,6 +189,11 @@ def _about(quota: MasterQuota, found: Figures, now: datetime, most: int | None) 
     if quota.status.surge.hard:
         hard, used = resources.parse(quota.status.surge.hard), resources.parse(quota.status.surge.used)
         lines.append(f"Surge: used {resources.text(used) or 'nothing'} of {resources.text(hard)}")
+    if (kept := quota.spec.get("guaranteed")) and isinstance(kept, dict):
+        lines.append(f"Guaranteed: {resources.text(resources.parse(kept))}; see the condition LimitsFit")
+    for each in quota.status.guarantees:
+        hard, used = resources.parse(each.hard), resources.parse(each.used)
+        lines.append(f"Guaranteed to {each.project}: {resources.text(hard)}, of which it uses {resources.text(used)}")
     lines += [f"Raised: {text_of(each)}" for each in quota.status.overrides if each.state != "Ended"]
     if found.stale:
         lines.append(f"May be out of date: {', '.join(each.text(now) for each in found.stale)}")

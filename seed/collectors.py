@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from common.api.account_waits import WaitReason
 from common.api.condition_metrics import conditions_of
 from common.quota import account as accounts
-from common.quota import blocks, resources
+from common.quota import blocks, guarantees, resources
 from common.quota.largest import largest
 from common.quota.quantity import UNIT
 from common.quota.resources import ResourceList
@@ -62,7 +62,7 @@ class AccountsCollector(Collector):
                 continue
             fenced += account.fenced
             with contained("metrics", quota.name):
-                holding, using = accounts.held(account), blocks.sure_use(account)
+                holding, using = guarantees.merged(accounts.held(account)), blocks.sure_use(account)
                 for resource in quota.limits:
                     has, uses = holding.get(resource, 0), using.get(resource, 0)
                     for family, amount in ((used, uses), (held, has), (idle, has - uses)):

@@ -43,6 +43,8 @@ CURES = {
         "Ended": "remove the override that has ended, or give it a later end",
         "NotServed": "correct the name in the quota, or ignore this until a cluster serves such objects",
         "AboveParent": "lower the limit of the project, or raise that of its organization",
+        "GuaranteesExceedParent": "guarantee less to projects, or raise the limit of the organization",
+        "UsedByOthers": "wait until others delete something, guarantee less, or raise the organization's limit",
         "OvercommitExceeded": "lower limits of projects, or raise the organization's, or overcommit",
         "LimitLowered": _EXCEEDED,
         "AdmittedWithWarning": _EXCEEDED,

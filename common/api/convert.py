@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.api.ledger_types import WireHolding, WireMasterLedger
-from common.api.types import Quantities, WireAsk, WireGrant, WireIdle, WireReport
-from common.quota import resources
+from common.api.types import Quantities, WireAsk, WireGrant, WireGuarantee, WireIdle, WireReport
+from common.quota import guarantees, resources
 from common.quota.account import Ask, Grant
 from common.quota.escrow import Holding, MasterLedger, Report
+from common.quota.guarantees import Guarantee
 
 
 def wire_quantities(amounts: resources.ResourceList) -> Quantities:
@@ -34,6 +35,7 @@ def report_to_wire(report: Report) -> WireReport:
         returned=wire_quantities(report.returned),
         used=wire_quantities(report.used),
         reserved=wire_quantities(report.reserved),
+        projects=wire_quantities(report.projects),
         ask=ask_to_wire(report.ask),
     )
 
@@ -51,6 +53,7 @@ def report_from_wire(wire: WireReport) -> Report | None:
         returned=resources.parse(wire.returned),
         used=resources.parse(wire.used),
         reserved=resources.parse(wire.reserved),
+        projects=resources.parse(wire.projects),
         ask=ask_from_wire(wire.ask),
     )
 
@@ -64,6 +67,7 @@ def grant_to_wire(
     withdrawn: str = "",
     unavailable: Sequence[WireIdle] = (),
     raised: Quantities | None = None,
+    guaranteed: Sequence[Guarantee] = (),
 ) -> WireGrant:
     return WireGrant(
         incarnation=grant.incarnation,
@@ -71,7 +75,9 @@ def grant_to_wire(
         nonce=grant.nonce,
         granted=wire_quantities(grant.granted),
         returned=wire_quantities(grant.returned),
-        recall=wire_quantities(grant.recall),
+        recall=wire_quantities(guarantees.plain(grant.recall)),
+        guarantees=tuple(guarantee_to_wire(each) for each in guaranteed),
+        recall_guaranteed=wire_quantities(guarantees.only(grant.recall)),
         answered=grant.answered,
         seen=grant.seen,
         unbroken=grant.unbroken,
@@ -91,11 +97,20 @@ def grant_from_wire(wire: WireGrant) -> Grant:
         nonce=wire.nonce,
         granted=resources.parse(wire.granted),
         returned=resources.parse(wire.returned),
-        recall=resources.parse(wire.recall),
+        recall=resources.parse(wire.recall) | resources.parse(wire.recall_guaranteed),
         answered=wire.answered,
         seen=wire.seen,
         unbroken=wire.unbroken,
     )
+
+
+def guarantee_to_wire(guarantee: Guarantee) -> WireGuarantee:
+    hard, used = wire_quantities(guarantee.hard), wire_quantities(guarantee.used)
+    return WireGuarantee(project=guarantee.project, hard=hard, used=used)
+
+
+def guarantee_from_wire(wire: WireGuarantee) -> Guarantee:
+    return Guarantee(project=wire.project, hard=resources.parse(wire.hard), used=resources.parse(wire.used))
 
 
 def ledger_to_wire(ledger: MasterLedger) -> WireMasterLedger:

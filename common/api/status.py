@@ -14,6 +14,7 @@ from common.kube.client.resource import Resource
 
 T = TypeVar("T", bound=Object)
 
+NOT_DECLARED = "field not declared in schema"  # says an API server whose definitions are of an earlier release
 ECHO = 2.0  # seconds after a write in which the watch may still show what was before
 
 

@@ -72,6 +72,7 @@ class ResourceQuotaSpec(Wire):
     subject: Subject
     quota: Quantities
     surge: Quantities = {}
+    guaranteed: Quantities = {}
     scopes: tuple[str, ...] = ()
     scope_selector: ScopeSelector = msgspec.field(default_factory=ScopeSelector)
     enforcement: Literal["deny", "warn"] = "deny"
@@ -107,6 +108,7 @@ class WireReport(Wire):
     returned: bounded.Counters = {}
     used: bounded.Amounts = {}
     reserved: bounded.Counters = {}
+    projects: bounded.Counters = {}  # of both, what projects with a guarantee have, by its counter
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     stale: Annotated[tuple[StaleSource, ...], _MOST_LINES] = ()
     unenforced: bounded.SourceNames = ()
@@ -157,6 +159,14 @@ class WireIdle(Wire):
     seconds: int = 0
 
 
+class WireGuarantee(Wire):
+    """What a project is guaranteed of its organization's quota, and what of that it uses everywhere."""
+
+    project: str
+    hard: Quantities = {}
+    used: Quantities = {}
+
+
 class WireGrant(Wire):
     incarnation: bounded.Token = ""
     account: bounded.Token = ""
@@ -164,6 +174,9 @@ class WireGrant(Wire):
     granted: bounded.Counters = {}
     returned: bounded.Counters = {}
     recall: bounded.Counters = {}
+    # To projects of an organization. An earlier release would give back what is in use: its recall is another field.
+    guarantees: tuple[WireGuarantee, ...] = ()
+    recall_guaranteed: bounded.Counters = {}
     answered: bounded.Number = 0
     seen: bounded.Number = 0
     unbroken: bool = False

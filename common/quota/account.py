@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from common.quota import resources, surge
+from common.quota import guarantees, resources, surge
 from common.quota.resources import ResourceList
 
 ReservationKey = tuple[str, str]  # the source, and the object's uid in it: clusters from one snapshot share uids
@@ -97,6 +97,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     on which the last fence was put; `in_doubt`, while fenced: the ledger itself may be older than what it was.
     `held_back`: the parties of which much was admitted that did not appear. No more of them is created until that went.
     `scarce`: a request found too little, which blocks may have. Who has a block gives back what is left of it.
+    `owners`: of sources whose project has a guarantee, which project (rule 4.16).
     """
 
     incarnation: str
@@ -114,6 +115,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     ask: Ask = Ask()
     held_back: tuple[str, ...] = ()
     scarce: bool = False
+    owners: Mapping[str, str] = {}
 
     @property
     def fenced(self) -> bool:
@@ -228,7 +230,8 @@ def free(account: Account, limits: ResourceList) -> dict[str, int]:
 
     The limit itself bounds it too, so that a seed that knows of a lowered limit obeys it at once.
     """
-    return unused(held(account), use(account), limits)
+    left, room = unused(held(account), use(account), limits), guarantees.room(account, limits)
+    return room.free(left, "") if room is not None else left
 
 
 def unused(holding: ResourceList, used: ResourceList, limits: ResourceList) -> dict[str, int]:
@@ -312,7 +315,9 @@ def forget_source(account: Account, epoch: int, source: str) -> Account:
     after = without(account, [key for key in account.reservations if key[0] == source])
     if source not in after.used:
         return after
-    return msgspec.structs.replace(after, used={name: used for name, used in after.used.items() if name != source})
+    owners = {name: project for name, project in after.owners.items() if name != source}
+    used = {name: used for name, used in after.used.items() if name != source}
+    return msgspec.structs.replace(after, used=used, owners=owners)
 
 
 def release(account: Account, epoch: int, absent: Mapping[ReservationKey, Reservation]) -> Account:
@@ -368,13 +373,9 @@ def give_back(account: Account, recall: ResourceList) -> Account:
     under use beyond what is held."""
     if account.fenced or not any(target > account.returned.get(name, 0) for name, target in recall.items()):
         return account
-    used = use(account)
-    returned = dict(account.returned)
-    for name, target in recall.items():
-        before = returned.get(name, 0)
-        idle = account.granted.get(name, 0) - before - used.get(name, 0)
-        if idle > 0 and target > before:
-            returned[name] = min(target, before + idle)
+    used, holding = use(account), held(account)
+    left = resources.subtract(holding, used) | guarantees.returnable(used, guarantees.of_projects(account), holding)
+    returned = guarantees.returned(account.returned, recall, left)
     if returned == account.returned:
         return account
     return msgspec.structs.replace(account, returned=returned)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from common.quota import blocks, names, resources
+from common.quota import blocks, guarantees, names, resources
 from common.quota.account import Account, Ask, Grant
 from common.quota.resources import ResourceList
 
@@ -35,6 +35,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     returned: ResourceList = {}
     used: ResourceList = {}  # counted, all sources
     reserved: ResourceList = {}
+    projects: ResourceList = {}  # of both, what projects with a guarantee have, by its counter (rule 4.16)
     ask: Ask = Ask()
 
 
@@ -72,6 +73,7 @@ def report(account: Account) -> Report:
         returned=account.returned,
         used=resources.total(account.used.values()),
         reserved=blocks.sure_reserved(account),
+        projects=guarantees.of_projects(account),
         ask=account.ask,
     )
 
@@ -80,9 +82,13 @@ def check(said: Report) -> None:
     """Raises ImpossibleReportError. More that was returned than granted would be free for all other seeds."""
     if wrong := [name for name, amount in said.returned.items() if amount > said.granted.get(name, 0)]:
         raise ImpossibleReportError(f"more {wrong[0]} was returned than granted")
-    for amounts in (said.granted, said.returned, said.used, said.reserved, said.ask.first, said.ask.wanted):
+    for amounts in (said.granted, said.returned, said.used, said.reserved, said.projects, *_asked(said)):
         if wrong := [name for name, amount in amounts.items() if amount < 0]:
             raise ImpossibleReportError(f"there is less than nothing of {wrong[0]}")
+
+
+def _asked(said: Report) -> tuple[ResourceList, ResourceList]:
+    return said.ask.first, said.ask.wanted
 
 
 def supersedes(said: Report, known: Report | None) -> bool:

@@ -86,6 +86,7 @@ def close(account: Account, epoch: int, grant: Grant, nonce: str) -> Account:
         ask=Ask(number=max(account.ask.number, grant.answered)),
         held_back=(),
         scarce=False,
+        owners={},
     )
     return fence(closed, nonce)
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 
-from common.quota import surge
+from common.quota import guarantees, surge
 from common.quota.resources import ResourceList
 
 BASE = frozenset({"cpu", "memory", "storage", "machines", "clusters"})
@@ -45,13 +45,13 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
 def is_valid(name: str) -> bool:
-    """A qualified name of Kubernetes, as `nvidia.com/gpu`, that is none of a surge's (common/quota/surge.py)."""
+    """A qualified name of Kubernetes, as `nvidia.com/gpu`, that begins no counter's name (surge.py, guarantees.py)."""
     return len(name) <= MAX_NAME and _is_valid(name)
 
 
 @lru_cache(maxsize=4096)
 def _is_valid(name: str) -> bool:
-    return is_qualified(name) and not name.startswith(surge.PREFIX)
+    return is_qualified(name) and not name.startswith((surge.PREFIX, guarantees.PREFIX))
 
 
 def is_qualified(name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import names, resources, shares, surge
+from common.quota import guarantees, names, resources, shares, surge
 from common.quota.account import (
     MAX_RESERVATIONS,
     MAX_TEXT,
@@ -35,6 +35,7 @@ class Reserving:
         self._before = account
         self._limited = accounts.ever_limited(account, limits)
         self._free = accounts.free(account, limits)
+        self._room = guarantees.room(account, limits)  # where projects have guarantees
         self._reservations: dict[ReservationKey, Reservation] | None = None
         self._reserved = dict(account.reserved)
         load = shares.measure(account) if load is None else load
@@ -78,6 +79,8 @@ class Reserving:
         if self._reservations is None:
             self._reservations = dict(self._before.reservations)
         self._reservations[key] = after
+        if self._room is not None:
+            self._room.take(reservation.source, extra)
         for name, need in extra.items():
             self._reserved[name] = self._reserved.get(name, 0) + need
             if name in self._free:
@@ -107,7 +110,10 @@ class Reserving:
         )  # while there is any, no claim changes that
         if under := {name: under[name] for name, amount in extra.items() if amount > 0 and name in under}:
             return Occupied(under)
-        missing = resources.short(extra, self._free) | surge.withdrawn(extra, self._free)
+        free: ResourceList = self._free
+        if self._room is not None:
+            free = self._room.free(free, reservation.source)
+        missing = resources.short(extra, free) | surge.withdrawn(extra, self._free)
         return Short(missing) if missing else None
 
     def _has_names_for(self, extra: ResourceList) -> bool:

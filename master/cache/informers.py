@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -23,6 +23,9 @@ from common.kube.client.resource import Resource
 from common.kube.controller.fresh_lists import list_anew
 from common.kube.controller.reflector import PROMPT_SECONDS, Reflector
 from common.kube.controller.store import Change
+from common.quota import resources
+from common.quota.guarantees import Guarantee
+from common.quota.resources import ResourceList
 from common.runtime.listeners import Listeners
 from master.cache.objects import (
     MASTER_QUOTAS,
@@ -137,6 +140,16 @@ class Caches:
         subject = (self.projects if kind == "project" else self.organizations).store.get(name)
         alive = subject is not None and subject.metadata.deletion_timestamp is None
         return alive and self.default(kind) is not None
+
+    def guarantees_of(self, quota: MasterQuota, limits: ResourceList, surge: ResourceList) -> Sequence[Guarantee]:
+        """What is kept for projects of the organization whose quota it is. Not of what rollouts may have beside."""
+        kind, name = subject_of(quota)
+        if kind != "organization" or quota.spec.get("enforcement") == "warn" or is_of_a_part(quota.spec):
+            return ()
+        names = limits.keys() - surge.keys()
+        given = self.limits_of(name).guaranteed.items()
+        hard = ((project, resources.only(amounts, sorted(names))) for project, amounts in given)
+        return [Guarantee(project=project, hard=amounts) for project, amounts in hard if amounts]
 
     def limits_of(self, organization: str) -> OrganizationLimits:
         return self._limits.of(organization)

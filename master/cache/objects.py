@@ -7,7 +7,15 @@ from typing import Literal
 import msgspec
 
 from common.api.labels import GROUP, VERSION
-from common.api.types import AccountWait, Condition, NamespaceUse, Quantities, ResourceQuotaStatus, Wire
+from common.api.types import (
+    AccountWait,
+    Condition,
+    NamespaceUse,
+    Quantities,
+    ResourceQuotaStatus,
+    Wire,
+    WireGuarantee,
+)
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
 
@@ -79,6 +87,7 @@ class FittingLimits(Wire):
 
     most: Quantities = {}
     least: Quantities = {}
+    guaranteed: Quantities = {}  # of a project, the most that can be guaranteed to it
 
 
 class QuotaStatus(Wire):
@@ -96,6 +105,7 @@ class QuotaStatus(Wire):
     namespaces: list[NamespaceUse] = []
     namespaces_omitted: int = 0
     fits: FittingLimits = msgspec.field(default_factory=FittingLimits)
+    guarantees: list[WireGuarantee] = []  # of an organization's projects
     conditions: list[Condition] = []
 
 

@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import msgspec
 
-from common.quota import resources
+from common.api.types import Quantities
+from common.quota import guarantees, object_names, resources
 from common.quota.quantity import QuantityError
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, spec_quota
@@ -15,9 +16,10 @@ from master.cache.objects import MasterQuota, spec_quota
 
 class OrganizationLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`own`: of each resource the tightest limit of the organization. `largest` and `total` are of the limits of its
-    projects; one that has no limit of a resource is in neither."""
+    projects; one that has no limit of a resource is in neither. `guaranteed`: by project, what is in force."""
 
     own: ResourceList = {}
+    guaranteed: Mapping[str, ResourceList] = {}
     largest: ResourceList = {}
     total: ResourceList = {}
 
@@ -30,11 +32,22 @@ class OrganizationLimits(msgspec.Struct, frozen=True, kw_only=True):
                 found[name] = max(min(limit, int(limit * overcommit) - others), 0)
         return found
 
+    def guaranteeable(self, project: str) -> dict[str, int]:
+        """The most that can be guaranteed to the project, if all others keep what they have. Nothing is said where no
+        project has a guarantee."""
+        if not self.guaranteed:
+            return {}
+        others = resources.total(given for name, given in self.guaranteed.items() if name != project)
+        free = sum(len(given) for name, given in self.guaranteed.items() if name != project) < guarantees.MOST
+        left = resources.only(resources.subtract(self.own, others), self.own)
+        return resources.at_least_zero(left) if free else dict.fromkeys(left, 0)
+
     def least(self, overcommit: Fraction | None) -> dict[str, int]:
         """The smallest limits of the organization into which those of its projects fit."""
-        if overcommit is None:
-            return dict(self.largest)
-        return {name: max(amount, -int(-self.total[name] // overcommit)) for name, amount in self.largest.items()}
+        found = dict(self.largest)
+        if overcommit is not None:
+            found = {name: max(amount, -int(-self.total[name] // overcommit)) for name, amount in found.items()}
+        return resources.maximum(found, resources.total(self.guaranteed.values()))
 
 
 def tightest(quotas: Iterable[MasterQuota]) -> dict[str, int]:
@@ -50,6 +63,38 @@ def tightest(quotas: Iterable[MasterQuota]) -> dict[str, int]:
         for name, limit in limits.items():
             found[name] = min(limit, found.get(name, limit))
     return found
+
+
+def in_force(own: ResourceList, quotas: Mapping[str, Sequence[MasterQuota]]) -> dict[str, dict[str, int]]:
+    """What is guaranteed to each project of an organization with these limits. Where it does not fit, the quotas that
+    are there for longer have theirs. `quotas`: by project."""
+    found: dict[str, dict[str, int]] = {}
+    for project, quota in sorted(
+        ((project, quota) for project, several in quotas.items() for quota in several),
+        key=lambda each: (each[1].metadata.creation_timestamp or "", each[1].metadata.name),
+    ):
+        for name, amount in guaranteed(quota).items():
+            given = found.setdefault(project, {})
+            together = resources.total(found.values()).get(name, 0) - given.get(name, 0)
+            number = sum(len(each) for each in found.values()) + (name not in given)
+            if amount > given.get(name, 0) and together + amount <= own.get(name, 0) and number <= guarantees.MOST:
+                given[name] = amount
+    return {project: given for project, given in found.items() if given}
+
+
+def guaranteed(quota: MasterQuota) -> dict[str, int]:
+    """As its spec has it, as far as it can be: the schema refuses all else."""
+    if is_of_a_part(quota.spec) or not quota.spec.get("guaranteed"):
+        return {}
+    try:
+        given, limits = (
+            resources.parse(msgspec.convert(quota.spec["guaranteed"], Quantities)),
+            resources.parse(spec_quota(quota)),
+        )
+    except (QuantityError, msgspec.ValidationError):
+        return {}
+    inside = object_names.of_objects(given)
+    return {name: amount for name, amount in given.items() if name not in inside and 0 < amount <= limits.get(name, 0)}
 
 
 def is_of_a_part(spec: Mapping[str, object]) -> bool:
@@ -87,6 +132,6 @@ class OrganizationLimitsCache:
         for project in self._projects_of(organization):
             limits = tightest(self._quotas_of("project", project))
             largest, total = resources.maximum(largest, limits), resources.add(total, limits)
-        return OrganizationLimits(
-            own=tightest(self._quotas_of("organization", organization)), largest=largest, total=total
-        )
+        own = tightest(self._quotas_of("organization", organization))
+        guaranteed = in_force(own, {name: self._quotas_of("project", name) for name in self._projects_of(organization)})
+        return OrganizationLimits(own=own, guaranteed=guaranteed, largest=largest, total=total)

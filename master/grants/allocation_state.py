@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from common.quota import resources
+from common.quota import guarantees, resources, surge
 from common.quota.account import Ask
 from common.quota.resources import ResourceList
 from master.grants.demand import SHARES, Demand, lacking, positive, scaled, share, times
@@ -20,14 +20,18 @@ class SeedDemand(msgspec.Struct, frozen=True, kw_only=True):
 
     `use` is `counted` and reserved, from the same report as `ask`, and the surge that use beyond `held` occupies
     (`common.quota.surge.occupied`). `answered` is the number of the last ask that was answered. `weight` divides its
-    share. `demand` is what `master.grants.demand.learn` made of it for this very decision. `just_granted`: its report
-    does not show yet what it does with what it got, so nothing is recalled from it now.
+    share. Both are by counter where projects have guarantees (rule 4.16), and `total` is `use` as people know it;
+    `projects` is what these projects use, by their counters. `demand` is what `master.grants.demand.learn` made of it
+    for this very decision. `just_granted`: its report does not show yet what it does with what it got, so nothing is
+    recalled from it now.
     """
 
     name: str
     held: ResourceList
     use: ResourceList
     counted: ResourceList = {}
+    total: ResourceList = {}
+    projects: ResourceList = {}
     ask: Ask = Ask()
     answered: int = 0
     reachable: bool = True
@@ -35,6 +39,22 @@ class SeedDemand(msgspec.Struct, frozen=True, kw_only=True):
     just_granted: bool = False
     weight: int = 1
     demand: Demand = Demand()
+
+    @property
+    def beside(self) -> ResourceList:
+        """What it holds beside what is for all use: under use beyond that may be what was admitted on it."""
+        return resources.add(surge.beyond(self.held), guarantees.uncharged(self.projects, self.held))
+
+    @property
+    def occupied(self) -> dict[str, int]:
+        """Of guarantees, what of `use` is under use beyond what is held."""
+        charged = guarantees.charges(self.projects, self.held)
+        return {name: self.use.get(name, 0) - amount for name, amount in charged.items()}
+
+    @property
+    def displaced(self) -> dict[str, int]:
+        """What projects use that their guarantees could be charged with, if the seed held more of these."""
+        return lacking(self.projects, self.held)
 
     @property
     def asking(self) -> bool:
@@ -96,12 +116,23 @@ class AllocationState:
         self.now = now
         self.use = {seed.name: resources.only(seed.use, limits) for seed in seeds}
         held = {seed.name: resources.only(seed.held, limits) for seed in seeds}
-        self.room = resources.subtract(limits, resources.total(self.use.values()))
+        self.room = self._room()
         self.pool = resources.subtract(limits, resources.total(held.values()))
         self.idle = {seed: lacking(amounts, self.use[seed]) for seed, amounts in held.items()}
         self._away = {seed.name: idle for seed in seeds if not seed.reachable and (idle := self.idle[seed.name])}
         self._holders: list[SeedDemand] | None = None
         self.askers: Sequence[Asker] = ()
+
+    def _room(self) -> dict[str, int]:
+        """As if each guarantee were where its project uses something: it can come there."""
+        room = resources.subtract(self.limits, resources.total(self.use.values()))
+        under = resources.total(self.limited(seed.occupied) for seed in self.seeds)
+        room = resources.add(room, under)  # that is in what is used beyond what is held already
+        for name, amount in resources.total(seed.displaced for seed in self.seeds).items():
+            if guarantees.resource(name) in room and (moved := min(amount, room.get(name, 0))) > 0:
+                room[name] -= moved
+                room[guarantees.resource(name)] += moved
+        return guarantees.together(room)
 
     def limited(self, amounts: ResourceList) -> dict[str, int]:
         return resources.only(amounts, self.limits)

@@ -5,7 +5,8 @@ within the limit whatever is decided here; this file decides what is useful:
 
 1. Use that nobody admitted is covered by a grant. Past the limit only what is more than the surge that its seed holds:
    the rest may be what rollouts were lent before the seed lost its ledger. It is covered within the limit, for which
-   idle capacity is recalled.
+   idle capacity is recalled. The same holds for guarantees that the seed holds and that are not used. What a project
+   with a guarantee uses of the rest takes over that guarantee.
 2. Those who ask stand in line: who waits since an earlier decision by age, the others by dominant share (max-min).
    An ask is answered once it got something; once use leaves no room for it (then the seed refuses, with numbers that
    add up); or once too much of the room is held by seeds out of reach. Until then its requests wait.
@@ -27,7 +28,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from common.quota import resources, surge
+from common.quota import guarantees, resources
 from common.quota.resources import ResourceList
 from master.grants.allocation_state import AllocationState, Asker, Idle, SeedDemand
 from master.grants.demand import lacking, positive, share
@@ -60,8 +61,10 @@ def allot(limits: ResourceList, seeds: Sequence[SeedDemand], *, learning: bool =
     """
     state = AllocationState(limits, seeds, now)
     cover(state)
+    state.pool = guarantees.together(state.pool)
     if not learning:
         cover_on_surge(state)
+        take_over(state)
         state.askers = line(state)
         for asker in state.askers:
             serve(state, asker)
@@ -84,17 +87,27 @@ def cover(state: AllocationState) -> None:
     """Step 1. Only what is counted: what is reserved was admitted within what the seed holds, and what is both for a
     moment (an update of what is not counted yet) would be covered twice."""
     for seed in state.seeds:
-        state.grant(seed, lacking(state.beyond(seed), surge.beyond(seed.held)))
+        state.grant(seed, lacking(state.beyond(seed), seed.beside))
 
 
 def cover_on_surge(state: AllocationState) -> None:
     """Step 1, of what may be on surge."""
     for seed in state.seeds:
-        on_surge = positive(resources.minimum(state.beyond(seed), surge.beyond(seed.held)))
+        on_surge = positive(resources.minimum(state.beyond(seed), seed.beside))
         within = positive(resources.minimum(on_surge, resources.only(state.pool, on_surge)))
         state.grant(seed, within)
         if rest := lacking(on_surge, within):
             state.recall(rest, rest, urgent=rest)
+
+
+def take_over(state: AllocationState) -> None:
+    """Step 1, of what was admitted before there was as much of the guarantee. So it frees what others may use."""
+    for seed in state.seeds:
+        for name, amount in state.limited(seed.displaced).items():
+            within = positive({name: min(amount, state.pool[name])})
+            state.grant(seed, within)
+            if rest := lacking({name: amount}, within):
+                state.recall(rest, rest, urgent=rest)
 
 
 def line(state: AllocationState) -> Sequence[Asker]:

@@ -22,8 +22,9 @@ SOON = 86400.0  # seconds before its end from which an override is said to end s
 
 
 class InForce(msgspec.Struct, frozen=True, kw_only=True):
-    """`spec`: as a seed gets it, with the limits in force and without overrides. `next_change`: Unix time, None: none
-    of the overrides changes any more."""
+    """`spec`: as a seed gets it, with the limits in force and without overrides. It does not say what is guaranteed:
+    the grants of the organization's quota do. `next_change`: Unix time, None: none of the overrides changes any more.
+    """
 
     spec: dict[str, object]
     overrides: Sequence[OverrideStatus] = ()
@@ -33,8 +34,9 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
 def in_force(quota: MasterQuota, before: Sequence[OverrideStatus], now: float) -> InForce:
     """`before`: what was said of the overrides last. `now`: Unix time. Raises QuantityError, msgspec.ValidationError
     for what the API server should have refused."""
+    spec = {name: value for name, value in quota.spec.items() if name not in ("overrides", "guaranteed")}
     if "overrides" not in quota.spec:
-        return InForce(spec=quota.spec)
+        return InForce(spec=spec if "guaranteed" in quota.spec else quota.spec)
     given = msgspec.convert(quota.spec["overrides"], list[Override])
     limits = spec_quota(quota)
     ends = [end(each.until) for each in given]
@@ -55,7 +57,6 @@ def in_force(quota: MasterQuota, before: Sequence[OverrideStatus], now: float) -
         for each, at in zip(said, ends, strict=True)
         if at is not None and each.state != "Ended"
     ]
-    spec = {name: value for name, value in quota.spec.items() if name != "overrides"}
     return InForce(
         spec={**spec, "quota": raised(limits, [each.quota for each in said if each.state != "Ended"])},
         overrides=said,

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from common.quota import escrow, resources, surge
+from common.quota import escrow, guarantees, resources, surge
 from common.quota.account import Ask, Grant
 from common.quota.escrow import Holding, LedgerWentBackError, MasterLedger, Report
 from common.quota.resources import ResourceList
@@ -78,9 +78,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 def decide(
     limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFacts], *, cold: bool, life: str, now: int
 ) -> Decision:
-    """`cold`: the lease was not held continuously until this term, so the ledger may have been restored from a backup
-    (protocol.md 3.5). `life` is the incarnation that it gets if it proves to be an older one. `now` is monotonic,
-    in milliseconds.
+    """`limits`: with the guarantees that are part of them (`guarantees.ceilings`). `cold`: the lease was not held
+    continuously until this term, so the ledger may have been restored from a backup (protocol.md 3.5). `life` is the
+    incarnation that it gets if it proves to be an older one. `now` is monotonic, in milliseconds.
     """
     went_back = ""
     try:
@@ -90,14 +90,15 @@ def decide(
         taken = _take_up(forgotten(ledger, life), seeds)
     unlisted = [seed for seed in seeds if seed.present and not seed.listed]
     granting = not taken.learning and not any(cold or not seed.tried for seed in unlisted)
-    demands = _demands(limits, taken, seeds, now)
-    allotment = allot(limits, demands, learning=not granting, now=now)
+    most = guarantees.of_counters(limits, positive(escrow.outstanding(taken)), _charged(taken, seeds))
+    demands = _demands(most, taken, seeds, now)
+    allotment = allot(most, demands, learning=not granting, now=now)
     granted = _granted(taken, allotment)
     return Decision(
         ledger=granted,
         demands=demands,
         allotment=allotment,
-        recalls=_recalls(limits, granted, allotment),
+        recalls=_recalls(limits, most, granted, allotment),
         learning=taken.learning or (cold and any(seed.tried for seed in unlisted)),
         granting=granting,
         went_back=went_back,
@@ -157,16 +158,23 @@ def _demands(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFac
         use = resources.add(report.used, report.reserved) if report is not None else seed.use
         use = resources.at_least_zero(held) if use is None else use
         use = {} if seed.withdrawn else use  # what is there is not limited: all that it holds can be others'
+        projects = report.projects if report is not None and not seed.withdrawn else {}
+        total = resources.add(use, surge.occupied(resources.only(use, limits), held))
+        use, counted = _by_counter(use, projects, held), {}
         ours = report if report is not None and report.incarnation == holding.account else None
         speaks = ours is not None and seed.connected and holding.learned and not ours.nonce
         ask = ours.ask if speaks and ours is not None and not seed.withdrawn else Ask()
+        if ours is not None and not seed.withdrawn:
+            counted = guarantees.split(ours.used, guarantees.charges(projects, held))
         demand = learn(seed.demand, usual, held=held, use=use, ask=ask, answered=seed.answered, now=now)
         demands.append(
             SeedDemand(
                 name=seed.name,
                 held=held,
                 use=resources.add(use, surge.occupied(resources.only(use, limits), held)),
-                counted=ours.used if ours is not None and not seed.withdrawn else {},
+                counted=resources.at_least_zero(counted),
+                total=total,
+                projects=projects,
                 ask=ask,
                 answered=seed.answered,
                 reachable=speaks and not seed.silent,
@@ -178,8 +186,31 @@ def _demands(limits: ResourceList, ledger: MasterLedger, seeds: Sequence[SeedFac
     return demands
 
 
-def _recalls(limits: ResourceList, ledger: MasterLedger, allotment: Allotment) -> Mapping[str, ResourceList]:
-    excess = lacking(resources.only(escrow.outstanding(ledger), limits), limits)
+def _charged(ledger: MasterLedger, seeds: Sequence[SeedFacts]) -> ResourceList:
+    both = ((seed.report, ledger.seeds.get(seed.name)) for seed in seeds)
+    return resources.total(
+        guarantees.charges(report.projects, escrow.held(holding))
+        for report, holding in both
+        if report is not None and report.projects and holding is not None
+    )
+
+
+def _by_counter(use: ResourceList, projects: ResourceList, held: ResourceList) -> ResourceList:
+    charged = guarantees.charges(projects, held)
+    if not charged:
+        return use
+    found = guarantees.split(use, charged)
+    return resources.add(found, guarantees.occupied(found, held))
+
+
+def _recalls(
+    limits: ResourceList, most: ResourceList, ledger: MasterLedger, allotment: Allotment
+) -> Mapping[str, ResourceList]:
+    """`most`: of each counter. What all counters of a resource have beyond its limit is recalled from each."""
+    outstanding = resources.only(escrow.outstanding(ledger), most)
+    over = lacking(guarantees.merged(outstanding), limits)
+    more = {name: over.get(guarantees.resource(name), 0) for name in outstanding}
+    excess = positive(resources.maximum(lacking(outstanding, most), more))
     if not excess:
         return allotment.recalls
     return {

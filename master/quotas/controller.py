@@ -25,6 +25,7 @@ from common.kube.client.errors import Conflict, NotFound
 from common.kube.client.meta import Object
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Change
+from common.quota import guarantees
 from common.quota.escrow import ImpossibleReportError, MasterLedger
 from common.quota.quantity import QuantityError
 from common.runtime.burst import PAUSE
@@ -216,6 +217,7 @@ class Quotas:
         if state is None:
             state = self.states[name] = self._open(quota)
         state.take(quota)
+        state.guarantees = self._caches.guarantees_of(quota, state.limits, state.surge)
         return state
 
     async def _ledger(self, state: QuotaState) -> MasterLedger:
@@ -341,7 +343,7 @@ class Quotas:
             account.unavailable = [
                 WireIdle(
                     seed=idle.seed,
-                    idle=wire_quantities(idle.idle),
+                    idle=wire_quantities(guarantees.merged(idle.idle)),
                     seconds=self._silent(state, idle.seed, now),
                 )
                 for idle in list(allotment.unavailable.get(seed, ()))[:32]

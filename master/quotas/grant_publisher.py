@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.api.convert import grant_to_wire, wire_quantities
-from common.quota import escrow, resources
+from common.quota import escrow, guarantees, resources
 from common.quota.resources import ResourceList
 from master.grants.planner import Decision
 from master.quotas.countable import uncounted
@@ -28,7 +28,7 @@ class GrantPublisher:
     def publish(self, state: QuotaState, decision: Decision, view: QuotaView, now: float) -> None:
         """Only what is durable. `now` is monotonic, in seconds. It waits for nothing: each seed's publisher writes."""
         ledger, recalls = decision.ledger, decision.recalls
-        names = state.ceilings.keys()
+        names = guarantees.plain(state.ceilings).keys()
         present = [seed for seed in view.seeds if seed.limited]
         use = dict.fromkeys(names, 0) | resources.total(resources.only(seed.use, names) for seed in present)
         reserved = resources.total(resources.only(seed.reserved, names) for seed in present)
@@ -65,6 +65,7 @@ class GrantPublisher:
                     usage_stale=stale,
                     withdrawn=account.withdrawn,
                     unavailable=account.unavailable,
+                    guaranteed=view.guarantees,
                 ),
             )
             within = self._within(account, before, shown, use, written_at, now)

@@ -8,6 +8,7 @@ from fractions import Fraction
 import msgspec
 
 from common.api.types import AccountWait, NamespaceLack, NamespaceUse, ResourceQuotaSpec, StaleSource
+from common.quota.guarantees import Guarantee
 from common.quota.resources import ResourceList
 from master.cache.objects import AllocatedTypes, OverrideStatus
 from master.cache.organization_limits import OrganizationLimits
@@ -99,6 +100,7 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     organization: str = ""
     organization_limits: OrganizationLimits | None = None
     overcommit: Fraction | None = None
+    guarantees: Sequence[Guarantee] = ()  # of the organization's projects
     seeds: Sequence[SeedView]
 
     @property

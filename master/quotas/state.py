@@ -9,9 +9,10 @@ import msgspec
 
 from common.api.convert import grant_from_wire, report_from_wire
 from common.api.types import ResourceQuotaSpec, Seed, WireIdle, WireReport
-from common.quota import escrow, resources, surge
+from common.quota import escrow, guarantees, resources, surge
 from common.quota.account import Grant
 from common.quota.escrow import MasterLedger, Report
+from common.quota.guarantees import Guarantee
 from common.quota.resources import ResourceList
 from master.cache.objects import MasterQuota, OverrideStatus, QuotaCopy, spec_quota
 from master.cache.picked_seeds import picks
@@ -135,6 +136,7 @@ class QuotaState:
 
     def __init__(self, quota: MasterQuota) -> None:
         self.overrides: Sequence[OverrideStatus] = quota.status.overrides
+        self.guarantees: Sequence[Guarantee] = ()  # in force of those of its organization's projects
         self.quota = quota
         self._parse()
         self.since = time.monotonic()
@@ -179,13 +181,17 @@ class QuotaState:
         """By the clock: overrides may have ended."""
         now = in_force(self.quota, self.overrides, time.time())
         self.overrides, self.copied, self.changes_at = now.overrides, now.spec, now.next_change
-        self.spec = msgspec.convert(now.spec, ResourceQuotaSpec)
+        given = {"guaranteed": self.quota.spec.get("guaranteed", {})}
+        self.spec = msgspec.convert({**now.spec, **given}, ResourceQuotaSpec)
         self.limits: ResourceList = resources.parse(self.spec.quota)
         self.surge: ResourceList = resources.parse(self.spec.surge)
-        self.ceilings = surge.ceilings(self.limits, self.surge)
         own = resources.parse(spec_quota(self.quota))
         self.raised = {name: amount for name, amount in self.limits.items() if amount > own[name]}
         self.unraised = resources.only(own, self.raised)
+
+    @property
+    def ceilings(self) -> ResourceList:
+        return guarantees.ceilings(surge.ceilings(self.limits, self.surge), self.guarantees)
 
     def account(self, seed: str) -> SeedAccount:
         return self.seeds.setdefault(seed, SeedAccount())

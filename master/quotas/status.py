@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from common.api.conditions import transition
-from common.api.convert import wire_quantities
+from common.api.convert import guarantee_to_wire, wire_quantities
 from common.api.subject_text import subject_text
 from common.api.types import ResourceQuotaSpec
 from common.quota import resources, surge
@@ -16,7 +16,7 @@ from common.quota.use_text import peak_text, usage_text
 from master.cache.objects import OverrideStatus, QuotaStatus, SeedUsage, Summary, SurgeStatus
 from master.quotas import conditions, namespace_lines, override_conditions
 from master.quotas.countable import uncounted
-from master.quotas.limits_fit import fitting, limits_fit
+from master.quotas.limits_fit import fitting, guarantees_in_force, limits_fit
 from master.quotas.quota_view import QuotaView, SeedView
 
 MAX_SEEDS = 32  # lines in a status; 1,000 of them would rewrite 300 KB at every count
@@ -47,6 +47,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         *not_counted,
         *conditions.of_promises(view.spec, present),
         *limits_fit(view),
+        *guarantees_in_force(view, use),
         *override_conditions.overridden(view.overrides, view.raised),
     ]
     found = [msgspec.structs.replace(each, observed_generation=view.generation) for each in found]
@@ -66,6 +67,7 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         namespaces=namespaces,
         namespaces_omitted=namespaces_omitted,
         fits=fitting(view),
+        guarantees=[guarantee_to_wire(each) for each in view.guarantees],
         conditions=transition(before.conditions, found, now),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from common.api import account_waits, conditions
-from common.quota import escrow, resources
+from common.quota import escrow, guarantees, resources
 from common.quota.escrow import Holding, MasterLedger
 from common.quota.quantity import QuantityError
 from master.cache.informers import Caches, organization_of, subject_of
@@ -63,6 +63,7 @@ class Views:
             organization=organization,
             organization_limits=self._caches.limits_of(organization) if organization else None,
             overcommit=self._caches.overcommit(),
+            guarantees=guarantees.with_use(state.guarantees, [seed.projects for seed in decision.demands]),
             seeds=lines,
         )
 
@@ -102,8 +103,8 @@ class Views:
             reported=report is not None,
             fenced=report is not None and bool(report.nonce),
             learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.listed),
-            held=seed.held,
-            use=seed.use,
+            held=guarantees.merged(seed.held),
+            use=seed.total,
             reserved=report.reserved if report is not None else {},
             stale_sources=stale_sources,
             unenforced=account.wire.unenforced,

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import msgspec
 
 from common.api.labels import GRANT_MANAGER, MASTER_MANAGER
-from common.api.status import ECHO, write_status
+from common.api.status import ECHO, NOT_DECLARED, write_status
 from common.api.types import Quantities, Wire, WireGrant
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import Conflict
+from common.kube.client.errors import ApiError, Conflict
 from common.kube.controller.controller import Controller, ReconcileHook
 from common.kube.controller.store import Store
 from common.kube.controller.workqueue import WorkQueue
@@ -125,15 +125,17 @@ class Publisher:
             return ECHO
         if quota not in self._waited_for and self._rush.defers((self._seed, quota)):
             return PAUSE
-        status, manager = (
-            ({"grant": _whole_grant(offer.shown)}, GRANT_MANAGER)
-            if self._in_cluster()
-            else ({**_fields(offer.shown), "summary": offer.summary}, MASTER_MANAGER)
-        )
         try:
-            there = await write_status(cluster, QUOTA_COPIES, copy, status, manager)
+            there = await self._write(cluster, copy, offer.shown, offer.summary)
         except Conflict:
             there = False
+        except ApiError as error:
+            if not offer.shown.grant.guarantees or NOT_DECLARED not in error.message:
+                raise
+            # What the definition there lacks must not keep the rest from the seed: it uses no guarantee then.
+            grant = msgspec.structs.replace(offer.shown.grant, guarantees=(), recall_guaranteed={})
+            shown = msgspec.structs.replace(offer.shown, grant=grant)
+            there = await self._write(cluster, copy, shown, offer.summary)
         if not there:  # deleted, or made again under its name: the watch brings the new one, and a new offer with it
             log.info("copy is gone", extra={"seed": self._seed, "quota": quota})
             return None
@@ -141,6 +143,14 @@ class Publisher:
         if self._offered.get(quota) == offer:
             self._waited_for.discard(quota)
         return ECHO
+
+    async def _write(self, cluster: Cluster, copy: QuotaCopy, shown: Shown, summary: Summary) -> bool:
+        status, manager = (
+            ({"grant": _whole_grant(shown)}, GRANT_MANAGER)
+            if self._in_cluster()
+            else ({**_fields(shown), "summary": summary}, MASTER_MANAGER)
+        )
+        return await write_status(cluster, QUOTA_COPIES, copy, status, manager)
 
     def _shows(self, copy: QuotaCopy, offer: _Offer) -> bool:
         status = copy.status

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import blocks, resources
+from common.quota import blocks, guarantees, resources
 from common.quota.account import Account
+from common.quota.guarantees import Guarantee
 from common.quota.resources import ResourceList
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import NoAccountError, StoreUnavailableError
@@ -39,6 +40,7 @@ class MasterAnswer(msgspec.Struct, frozen=True):
     own: ResourceList
     final: bool
     at: float
+    guarantees: Sequence[Guarantee] = ()
 
 
 class CapacityRequester:
@@ -58,7 +60,7 @@ class CapacityRequester:
         self._answer: MasterAnswer | None = None
         self._most: ResourceList = {}  # that was used here since the last ask was decided that may still be answered
 
-    def refuses(self, need: ResourceList) -> MasterAnswer | None:
+    def refuses(self, need: ResourceList, project: str = "") -> MasterAnswer | None:
         """The fresh answer by which `need` fits nowhere, if there is one."""
         answer, quota = self._answer, self._quota()
         if answer is None or quota is None or self._clock() - answer.at > FRESH:
@@ -66,9 +68,11 @@ class CapacityRequester:
         own = self._own()
         if any(own.get(name, 0) < amount for name, amount in answer.own.items()):
             return None  # something was deleted here since: the master will know more
-        if not resources.over_limit(need, quota.global_usage, quota.ceilings):
+        known = resources.add(quota.global_usage, guarantees.kept_from(quota.guarantees, project))
+        if not resources.over_limit(need, known, quota.ceilings):
             return None  # ... or elsewhere: the master knows already
-        return answer if resources.over_limit(need, answer.used, quota.ceilings) else None
+        asked = resources.add(answer.used, guarantees.kept_from(answer.guarantees, project))
+        return answer if resources.over_limit(need, asked, quota.ceilings) else None
 
     async def wait(self, need: ResourceList, timeout: float) -> MasterAnswer:
         """The master's answer to an ask that includes `need`. Raises TimeoutError,
@@ -99,6 +103,7 @@ class CapacityRequester:
             own=resources.maximum(self._most, self._own()),
             final=bool(quota.out_of_reach) or quota.draining,
             at=self._clock(),
+            guarantees=quota.guarantees,
         )
         self._answer = answer
         asked, self._asked = self._asked, []

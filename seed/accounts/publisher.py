@@ -13,6 +13,7 @@ import msgspec
 from common.api.convert import report_to_wire, wire_quantities
 from common.api.labels import SEED_MANAGER
 from common.api.namespaces_page import MAX_PROJECT, is_namespace
+from common.api.status import NOT_DECLARED
 from common.api.types import RESOURCE_QUOTAS, NamespaceLack, NamespaceUse, StaleSource, WireReport
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
@@ -42,7 +43,6 @@ from seed.usage.source import UsageSource
 
 log = logging.getLogger(__name__)
 
-NOT_DECLARED = "field not declared in schema"
 LOOKED_AT = 64  # namespaces, at a time
 UNMADE = 60.0  # seconds that a quota waits for its account before that is said: in a burst each write delays others
 
@@ -162,6 +162,7 @@ class Publisher:
                     picked=0,
                     namespaces=namespaces,
                     enforced_raised={},
+                    projects={},
                 )
                 return await self._apply(quota, {**status, "account": account})
             log.warning("account not published", extra=facts)
@@ -316,7 +317,12 @@ def _has_later_fields(account: WireReport) -> bool:
     """Whether it has fields that an earlier release does not know, and its master does not need."""
     of_projects = any(each.project for each in account.namespaces)
     return account.waits_for is not None or bool(
-        account.not_served or account.not_counted or account.picked or of_projects or account.enforced_raised
+        account.not_served
+        or account.not_counted
+        or account.picked
+        or of_projects
+        or account.enforced_raised
+        or account.projects
     )
 
 

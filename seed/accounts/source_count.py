@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import resources, surge_loans
+from common.quota import guarantees, resources, surge_loans
 from common.quota.account import Account, Reservation, ReservationKey
 from common.quota.resources import ResourceList
 from seed.accounts.publisher import kept_use
@@ -68,6 +68,7 @@ def told(
 def count(account: Account, term: int, source: UsageSource, quota: Quota, found: ResourceList, told: Told) -> Account:
     """`found`: what the totals say that counts. Raises StaleEpochError."""
     totals = source.totals
+    account = owned(account, source, quota)
     used = kept_use(kept(account.used.get(source.key, {}), found, told.doubtful), account, quota)
     lent = surge_loans.of_source(account, source.key)
     sizes = totals.sizes(uid for uid in lent if uid in told.seen)
@@ -99,6 +100,22 @@ def not_raised(before: Account, after: Account, key: str, there: ResourceList, e
     most = resources.maximum(there, resources.subtract(had, stays))
     kept_there = {name: least for name, amount in used.items() if (least := min(amount, most.get(name, 0)))}
     return after if kept_there == used else msgspec.structs.replace(after, used={**after.used, key: kept_there})
+
+
+def owned(account: Account, source: UsageSource, quota: Quota) -> Account:
+    """With whose the source is, where its project has or had a guarantee. A counter of which nothing was granted yet is
+    there with 0, so that the master hears of it. Sources of namespaces may be of several projects."""
+    if source.key.quota or not (quota.guarantees or account.owners):
+        return account
+    project, key = source.consumer.project, source.key.text
+    present = [name for name in (*quota.ceilings, *account.granted) if guarantees.is_of(project, name)]
+    owner = project if present else None
+    if account.owners.get(key) != owner:
+        others = {name: whose for name, whose in account.owners.items() if name != key}
+        account = msgspec.structs.replace(account, owners=others if owner is None else {**others, key: owner})
+    if new := dict.fromkeys((name for name in present if name not in account.granted), 0):
+        account = msgspec.structs.replace(account, granted={**account.granted, **new})
+    return account
 
 
 def covered(reservations: Mapping[str, Reservation], doubtful: Set[str], *, live: bool) -> dict[str, Reservation]:

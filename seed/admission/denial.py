@@ -39,10 +39,12 @@ def exceeded(
     note: str = "",
     objects: str = "machines",
     shown_as: str = "",
+    kept: ResourceList | None = None,
 ) -> Refusal:
     """Every resource that fails is named. `being_created` is the part of `used` that no object shows yet.
 
-    `objects`: what the quota counts, beside clusters. `shown_as`: see Quota.
+    `objects`: what the quota counts, beside clusters. `shown_as`: see Quota. `kept`: the part of `used` that is
+    kept for other projects, which do not use it.
     """
     over = resources.over_limit(need, used, limits)
     assert over, "never say exceeded when it is not"
@@ -60,6 +62,8 @@ def exceeded(
     if created:
         what = "clusters" if set(creating) == {"clusters"} else objects
         text += f"; {created} of used is {what} being created"
+    if guaranteed := {name: amount for name, amount in resources.only(kept or {}, over).items() if amount > 0}:
+        text += f"; {resources.text(guaranteed)} of used is guaranteed to other projects"
     if any(need[name] > limits[name] for name in over):
         hope = "it can never fit: the request is larger than the limit"
     elif all(creating.get(name, 0) >= amount for name, amount in over.items()):

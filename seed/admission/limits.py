@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from common.quota import resources
+from common.quota import guarantees, resources
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission import denial
@@ -37,16 +37,26 @@ def full_here(seen: QuotaSnapshot, request: Request) -> Refusal | None:
 def full_everywhere(seen: QuotaSnapshot, request: Request) -> Refusal | None:
     """For a dry run, which asks nobody: what the master showed last decides whether what others hold idle would do."""
     quota = seen.quota
-    if not resources.over_limit(request.need, seen.used, quota.ceilings):
+    kept = guarantees.kept_from(quota.guarantees, request.consumer.project)
+    used = resources.add(seen.used, kept)
+    if not resources.over_limit(request.need, used, quota.ceilings):
         return None
-    return exceeded(quota, request, seen.used, quota.ceilings, quota.global_reserved)
+    return exceeded(quota, request, used, quota.ceilings, quota.global_reserved, kept)
 
 
 def exceeded(
-    quota: Quota, request: Request, used: ResourceList, limits: ResourceList, reserved: ResourceList
+    quota: Quota,
+    request: Request,
+    used: ResourceList,
+    limits: ResourceList,
+    reserved: ResourceList,
+    kept: ResourceList | None = None,
 ) -> Refusal:
-    objects = "ResourceQuotas" if quota.promises else request.objects
-    return denial.exceeded(quota.name, request.need, used, limits, reserved, objects=objects, shown_as=quota.shown_as)
+    """`kept`: of `used`, what is guaranteed to others."""
+    objects, shown_as = "ResourceQuotas" if quota.promises else request.objects, quota.shown_as
+    return denial.exceeded(
+        quota.name, request.need, used, limits, reserved, objects=objects, shown_as=shown_as, kept=kept
+    )
 
 
 def out_of_time(quota: Quota, *, answered: bool, unsettled: Unsettled | None = None) -> Refusal:

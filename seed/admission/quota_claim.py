@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from common.kube.client.errors import ApiError, Forbidden
-from common.quota import blocks, reservations, resources, surge
+from common.quota import blocks, guarantees, reservations, resources, surge
 from common.quota.account import (
     Account,
     Admitted,
@@ -195,7 +195,8 @@ class QuotaClaim:
             if answer is not None:
                 await asyncio.sleep(min(PAUSE, left))
             try:
-                answer = await handle.requester.wait(request.need, request.deadline - clock())
+                need = guarantees.asked(request.need, quota.guarantees, request.consumer.project)
+                answer = await handle.requester.wait(need, request.deadline - clock())
             except TimeoutError:
                 answer = None
                 break
@@ -319,11 +320,13 @@ def _all_of(amounts: ResourceList, names: ResourceList) -> ResourceList:
 
 def _hopeless(handle: AccountHandle, quota: Quota, request: Request) -> Refusal | None:
     """A refusal that is certain by now: by the master's fresh answer, or by our own use alone."""
-    answer, seen = handle.requester.refuses(request.need), handle.snapshot(quota)
+    project, seen = request.consumer.project, handle.snapshot(quota)
+    answer = handle.requester.refuses(request.need, project)
     if answer is None:
         return limits.full_here(seen, request)
-    used = resources.maximum(answer.used, seen.use)
-    return limits.exceeded(quota, request, used, quota.ceilings, answer.reserved)
+    kept = guarantees.kept_from(answer.guarantees, project)
+    used = resources.add(resources.maximum(answer.used, seen.use), kept)
+    return limits.exceeded(quota, request, used, quota.ceilings, answer.reserved, kept)
 
 
 def _not_now(outcome: NotNow, quota: Quota) -> Refusal:

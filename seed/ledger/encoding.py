@@ -51,6 +51,7 @@ class WireAccount(Wire):
     ask: WireAsk = msgspec.field(default_factory=WireAsk)
     held_back: list[str] = []
     scarce: bool = False
+    owners: dict[str, str] = {}
 
 
 class LedgerSummary(Wire):
@@ -206,6 +207,7 @@ class Encoder:
                 ask=ask_to_wire(account.ask),
                 held_back=list(account.held_back),
                 scarce=account.scarce,
+                owners={**account.owners},
             ),
         )
 
@@ -235,6 +237,7 @@ def decode(raw: bytes | memoryview) -> Account:
             ask=ask_from_wire(wire.ask),
             held_back=tuple(wire.held_back),
             scarce=wire.scarce,
+            owners=wire.owners,
         )
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise MalformedLedgerError(str(error)) from None

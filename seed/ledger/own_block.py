@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import msgspec
 
 from common.quota import account as accounts
-from common.quota import blocks, names, resources, shares, surge
+from common.quota import blocks, guarantees, names, resources, shares, surge
 from common.quota.account import MAX_RESERVATIONS, MAX_TEXT, Account, Admitted, Reservation, ReservationKey, Terms
 from common.quota.resources import ResourceList
 from seed.ledger.store_generation import elapsing
@@ -32,6 +32,9 @@ TIMES = 3  # a block has so many times what was admitted since the write before 
 SHARE = 8  # ... and at most one part in so many of what is free
 MOST = MAX_RESERVATIONS // 8  # admitted without a name, of one replica
 FEW = MAX_RESERVATIONS // 4  # reservations of an account, up to which any source may have more (shares.may_take)
+
+
+_NO_BLOCKS = (surge.PREFIX, guarantees.PREFIX)  # begin names of counters beside which there are none
 
 
 class _Write(msgspec.Struct):
@@ -229,7 +232,7 @@ class OwnBlock:
 
     def _size(self, account: Account, terms: Terms | None) -> dict[str, int]:
         """What the next moment may need, by what the last one did. `account`: without the block."""
-        if terms is None or self._requests < BEGINS or any(name.startswith(surge.PREFIX) for name in terms.limits):
+        if terms is None or self._requests < BEGINS or any(name.startswith(_NO_BLOCKS) for name in terms.limits):
             return {}
         grown = {name: 2 * amount for name, amount in resources.add(self._left, self.unnamed).items()}
         wanted = {name: TIMES * amount for name, amount in self._asked.items()}

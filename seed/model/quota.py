@@ -8,7 +8,7 @@ import msgspec
 
 from common.api import cluster_selector
 from common.api.cluster_selector import ClusterSelector
-from common.api.convert import grant_from_wire, report_from_wire
+from common.api.convert import grant_from_wire, guarantee_from_wire, report_from_wire
 from common.api.copies import original_uid
 from common.api.label_selector import LabelSelector
 from common.api.labels import IN_NAMESPACES_OF
@@ -20,9 +20,10 @@ from common.api.types import (
     StaleSource,
     UserCluster,
 )
-from common.quota import object_names, resources, scopes, surge
+from common.quota import guarantees, object_names, resources, scopes, surge
 from common.quota.account import AccountKey, Grant, Terms
 from common.quota.escrow import Report
+from common.quota.guarantees import Guarantee
 from common.quota.resources import ResourceList
 from common.quota.scopes import ScopeRequirement
 from seed.model.cluster_key import plain_name
@@ -40,12 +41,12 @@ class OutOfReach(msgspec.Struct, frozen=True):
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota's copy on this seed, parsed once per change. `ceilings`: its limits and its surge, see
-    common/quota/surge.py. `of_objects`: those of its names that count objects in namespaces. `scopes` are for these.
-    `clusters`: those of the part of its subject that it limits; None: all. `of_seeds`: it limits what its subject has
-    on some seeds. `raised`: what overrides have raised of its limits, where the master's own object is the copy.
-    `withdrawn`: it limits nothing on this seed, as the master says by this token. `selector` and `promises` are those
-    of a quota of kind namespaces; `promises`: it limits what core ResourceQuotas promise."""
+    """A quota's copy on this seed, parsed once per change. `ceilings`: its limits, its surge and its guarantees, see
+    common/quota/surge.py and guarantees.py. `of_objects`: those of its names that count objects in namespaces. `scopes`
+    are for these. `clusters`: those of the part of its subject that it limits; None: all. `of_seeds`: it limits what
+    its subject has on some seeds. `raised`: what overrides have raised of its limits, where the master's own object is
+    the copy. `withdrawn`: it limits nothing on this seed, as the master says by this token. `selector` and `promises`
+    are those of a quota of kind namespaces; `promises`: it limits what core ResourceQuotas promise."""
 
     key: AccountKey
     copy_uid: str  # of the object on this seed: what we publish must not land on its successor
@@ -63,6 +64,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     raised: ResourceList = {}
     of_objects: frozenset[str] = frozenset()
     surge: ResourceList = {}
+    guarantees: tuple[Guarantee, ...] = ()  # of projects of the organization whose quota it is
     ceilings: ResourceList
     enforced: bool
     warn_at_percent: int
@@ -122,7 +124,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_blocks(self) -> bool:
         """Whether replicas may reserve ahead (rule 4.15): not where the largest of several objects counts."""
-        return self.enforced and not self.promises and not self.withdrawn
+        return self.enforced and not (self.promises or self.withdrawn or self.guarantees)
 
     def shown(self, source: SourceKey) -> str:
         """The source, for people who read of it beside the quota's name. What is in a cluster's namespaces is another
@@ -158,7 +160,7 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
     decided_with = grant if in_cluster else copy.status
     raised = resources.parse(grant.raised) if in_cluster else {}
     limits, extra = _limits(copy, raised), resources.parse(copy.spec.surge)
-    kind = copy.spec.subject.kind
+    kind, guaranteed = copy.spec.subject.kind, tuple(guarantee_from_wire(each) for each in grant.guarantees)
     return Quota(
         key=AccountKey(uid=uid, name=copy.metadata.name),
         copy_uid=copy.metadata.uid,
@@ -176,7 +178,8 @@ def parse_quota(copy: ResourceQuota, *, in_cluster: bool) -> Quota | None:
         raised=resources.only(raised, limits),
         of_objects=frozenset(limits) if kind == NAMESPACES else object_names.of_objects(limits),
         surge=extra,
-        ceilings=surge.ceilings(limits, extra),
+        guarantees=guaranteed,
+        ceilings=guarantees.ceilings(surge.ceilings(limits, extra), guaranteed),
         enforced=copy.spec.enforcement == "deny",
         warn_at_percent=copy.spec.warn_at_percent,
         grant=grant_from_wire(grant),

@@ -383,6 +383,31 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
             "spec",
             "surge names machines, which quota does not limit; what is unlimited needs no surge",
         ),
+        (
+            project_quota(subject={"kind": "organization", "name": "acme"}, guaranteed={"cpu": "4"}),
+            "spec",
+            "guaranteed is for quotas of projects",
+        ),
+        (
+            project_quota(
+                subject={"kind": "project", "name": "alpha", "seeds": {"names": ["eu-1"]}}, guaranteed={"cpu": "4"}
+            ),
+            "spec",
+            "guaranteed is for quotas of all that a project has",
+        ),
+        (
+            project_quota(guaranteed={"machines": 1}),
+            "spec",
+            "guaranteed names machines, which quota does not limit",
+        ),
+        (
+            project_quota(quota={"pods": 4}, guaranteed={"pods": 1}),
+            "spec",
+            "guaranteed is for machines, clusters and Allocations; objects in namespaces have no guarantee",
+        ),
+        (project_quota(quota={"cpu": "4"}, guaranteed={"cpu": "5"}), "spec", "guaranteed is more than the limit in"),
+        (project_quota(guaranteed={"cpu": "-4"}), "spec.guaranteed[cpu]", "a guaranteed amount cannot be negative"),
+        (project_quota(quota={"guaranteed.a/cpu": "4"}), "spec", "begin with 'guaranteed.' are taken"),
         (project_quota(surge={"cpu": "-4"}), "spec.surge[cpu]", "a surge cannot be negative"),
         (project_quota(surge={"cpu": "4x"}), "spec.surge[cpu]", NOT_A_QUANTITY.removeprefix("is ")),
         (project_quota(surge={}), "spec.surge", "should have at least 1 properties"),

@@ -66,7 +66,7 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
         },
         {
             **quota("project-alpha", {"kind": "project", "name": "alpha"}, cpu="24", machines="1"),
-            "status": {"fits": {"most": {"cpu": "24", "memory": "64Gi"}}},
+            "status": {"fits": {"most": {"cpu": "24", "memory": "64Gi"}, "guaranteed": {"cpu": "8"}}},
         },
         {
             **quota("org-acme", {"kind": "organization", "name": "acme"}, cpu="24"),
@@ -266,3 +266,11 @@ async def test_limits_of_projects_and_their_organization_that_do_not_fit_are_war
     assert [part for text in answer.warnings for part in told if part not in text] == []
     refuses_nothing = {"spec": {"quota": limits, "enforcement": "warn"}}
     assert (await warned.patch(quota(name, {}), refuses_nothing)).warnings == []
+
+
+@pytest.mark.parametrize(("cpu", "status"), [("8", 200), ("9", 422)])
+async def test_no_more_is_guaranteed_than_the_organization_has_left(warned: Api, cpu: str, status: int) -> None:
+    answer = await warned.patch(quota("project-alpha", {}), {"spec": {"guaranteed": {"cpu": cpu}}})
+    assert answer.status == status, answer
+    if status == 422:
+        assert "more than the organization can guarantee: cpu=9 (at most 8)" in str(answer), answer

@@ -42,6 +42,7 @@ accounts = st.builds(
     ),
     ask=st.builds(Ask, number=small, first=lists, wanted=lists),
     held_back=st.lists(names, max_size=3).map(tuple),
+    owners=st.dictionaries(names, names, max_size=3),
 )
 
 

@@ -106,7 +106,7 @@ class World:
         self.namespaces.synced.set()
         self.objects = cast(ClusterObjects, SimpleNamespace(namespaces=self.namespaces, informers={}))
         key, ceilings = SimpleNamespace(uid="quota"), dict.fromkeys(NAMES, 99)
-        self.quota = cast(Quota, SimpleNamespace(key=key, ceilings=ceilings, promises=False))
+        self.quota = cast(Quota, SimpleNamespace(key=key, ceilings=ceilings, guarantees=(), promises=False))
         self.counting = QuotaNamespaces(self.objects, None, Terms(limited=limited), lambda *_a: None)
         self.things = found
         self.leader: Any = SimpleNamespace(

@@ -13,7 +13,15 @@ Tone = Literal["good", "bad", "warn", "unknown"]
 """Unknown is never good."""
 
 _GOOD_IF_FALSE = ("NearLimit", "Exceeded", "ResourceNotCounted", "Overridden")
-_WARN = ("NearLimit", "NamespacesLimited", "ResourceNotCounted", "UsageCurrent", "LimitsFit", "Overridden")
+_WARN = (
+    "NearLimit",
+    "NamespacesLimited",
+    "ResourceNotCounted",
+    "UsageCurrent",
+    "LimitsFit",
+    "GuaranteesInForce",
+    "Overridden",
+)
 
 
 class Shown(NamedTuple):

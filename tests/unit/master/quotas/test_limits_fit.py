@@ -6,15 +6,17 @@ from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from common.kube.client.meta import ObjectMeta
 from common.kube.controller.store import Change
 from common.quota import resources
+from common.quota.guarantees import Guarantee
 from master.cache.informers import Caches
 from master.cache.objects import FittingLimits, MasterQuota, Named
 from master.cache.organization_limits import OrganizationLimits
-from master.quotas.limits_fit import fitting, limits_fit
+from master.quotas.limits_fit import fitting, guarantees_in_force, limits_fit
 from master.quotas.quota_view import QuotaView
 from master.quotas.state import QuotaState
 
@@ -81,6 +83,96 @@ def test_the_limits_of_an_organization_and_the_sum_of_its_projects_follow_each_c
     assert told(caches.limits_of("acme"))[2] == {"cpu": "31"}
     world.put("resourcequotas", quota("organization", "acme", generation=2, limits={"cpu": "16"}))
     assert told(caches.limits_of("acme"))[0] == {"cpu": "16"}
+
+
+def given(world: World, organization: str = "acme") -> dict[str, dict[str, str]]:
+    found = world.caches.limits_of(organization).guaranteed
+    return {project: resources.render(amounts) for project, amounts in found.items()}
+
+
+def guaranteeing(name: str, at: str, **amounts: str) -> MasterQuota:
+    made = quota("project", name, limits={"cpu": "40", "pods": "9"}, guaranteed=amounts)
+    metadata = ObjectMeta(name=f"project-{name}", uid=name, generation=int(at[-1]) + 2, creation_timestamp=at)
+    return MasterQuota(metadata=metadata, spec=made.spec)
+
+
+def test_what_fits_is_guaranteed_and_of_what_does_not_fit_the_newest_is_not(world: World) -> None:
+    world.put("resourcequotas", guaranteeing("beta", "2026-01-02", cpu="20"))
+    assert given(world) == {"beta": {"cpu": "20"}}
+    world.put("resourcequotas", guaranteeing("alpha", "2026-01-03", cpu="13"))
+    assert given(world) == {"beta": {"cpu": "20"}}, "there are 32"
+    world.put("resourcequotas", guaranteeing("alpha", "2026-01-04", cpu="12"))
+    assert given(world) == {"beta": {"cpu": "20"}, "alpha": {"cpu": "12"}}
+    world.put("resourcequotas", guaranteeing("alpha", "2026-01-01", cpu="13"))
+    assert given(world) == {"alpha": {"cpu": "13"}}, "it is there for longer"
+    limits = world.caches.limits_of("acme")
+    assert resources.render(limits.guaranteeable("alpha")) == {"cpu": "32", "memory": "1Gi"}
+    assert resources.render(limits.guaranteeable("beta")) == {"cpu": "19", "memory": "1Gi"}
+
+
+def seen(world: World, made: MasterQuota, organization: str = "acme") -> QuotaView:
+    state = QuotaState(made)
+    return QuotaView(
+        generation=1,
+        spec=state.spec,
+        limits=state.limits,
+        subject_exists=True,
+        learning=False,
+        organization=organization,
+        organization_limits=world.caches.limits_of(organization) if organization else None,
+        seeds=[],
+    )
+
+
+def test_what_is_not_guaranteed_is_a_condition_of_the_project(world: World) -> None:
+    world.put("resourcequotas", guaranteeing("beta", "2026-01-02", cpu="20"))
+    spec = quota("project", "alpha", limits={"cpu": "20"}, guaranteed={"cpu": "13"}).spec
+    alpha = msgspec.structs.replace(guaranteeing("alpha", "2026-01-03"), spec=spec)
+    world.put("resourcequotas", alpha)
+    [found] = limits_fit(seen(world, alpha))
+    assert (found.status, found.reason) == ("False", "GuaranteesExceedParent")
+    assert found.message.startswith("cpu=13 is not guaranteed: with it, the guarantees of organization acme would be")
+    world.put("resourcequotas", quota("project", "beta", generation=9, limits={"cpu": "20"}))
+    assert [each.reason for each in limits_fit(seen(world, alpha))] == ["Fits"]
+    free = quota("project", "free", limits={"cpu": "20"}, guaranteed={"cpu": "13"})
+    [found] = limits_fit(seen(world, free, ""))
+    assert found.message == "cpu=13 is not guaranteed: the project has no organization"
+
+
+def test_an_organization_says_what_of_its_guarantees_others_use(world: World) -> None:
+    given = [Guarantee(project="alpha", hard=resources.parse({"cpu": "16"}), used=resources.parse({"cpu": "4"}))]
+    acme = seen(world, quota("organization", "acme", limits={"cpu": "32"}))
+    assert guarantees_in_force(acme, {}) == []
+    acme = msgspec.structs.replace(acme, guarantees=given)
+    for use, status in (("20", "True"), ("25", "False")):
+        [found] = guarantees_in_force(acme, resources.parse({"cpu": use}))
+        assert found.status == status
+    assert found.message.startswith("cpu=5 of what is guaranteed is used by other projects")
+    [found] = guarantees_in_force(msgspec.structs.replace(acme, learning=True), {})
+    assert found.status == "Unknown"
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [{"pods": "4"}, {"cpu": "41"}, {"memory": "1Gi"}, {"cpu": "many"}],
+    ids=["in namespaces", "more than its limit", "not limited", "no amount"],
+)
+def test_what_the_schema_should_have_refused_is_not_guaranteed(world: World, amounts: dict[str, str]) -> None:
+    world.put("resourcequotas", guaranteeing("alpha", "2026-01-01", **amounts))
+    assert given(world) == {}
+
+
+def test_the_quota_of_the_organization_has_the_guarantees_of_what_it_limits_without_surge(world: World) -> None:
+    caches, parent = world.caches, quota("organization", "acme", limits={"cpu": "32"})
+    world.put("resourcequotas", guaranteeing("alpha", "2026-01-01", cpu="13"))
+    cpu = resources.parse({"cpu": "32"})
+    found = caches.guarantees_of(parent, cpu, {})
+    assert [(each.project, resources.render(each.hard)) for each in found] == [("alpha", {"cpu": "13"})]
+    for limits, surge in (({}, {}), (cpu, resources.parse({"cpu": "1"}))):
+        assert list(caches.guarantees_of(parent, limits, surge)) == []
+    warns = quota("organization", "acme", limits={"cpu": "32"}, enforcement="warn")
+    for other in (warns, quota("project", "alpha", limits={"cpu": "32"})):
+        assert list(caches.guarantees_of(other, cpu, {})) == []
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ STEPS = 200
 LIMITS = {"pods": LIMIT * UNIT}
 TERMS = Terms(limited=frozenset(LIMITS), promises=True)
 SOURCE = SourceKey.of_namespaces("quota", "alpha/c1")
-QUOTA = cast(Quota, SimpleNamespace(key=SimpleNamespace(uid="quota"), ceilings=LIMITS, grant=None, promises=True))
+QUOTA = cast(
+    Quota, SimpleNamespace(key=SimpleNamespace(uid="quota"), ceilings=LIMITS, guarantees=(), grant=None, promises=True)
+)
 
 
 class Asked(msgspec.Struct, eq=False):
