@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 KEEP ?=
 SCHEDULES ?= 100000
-WORLDS := --namespaces --tenancy --promises --kinds --allocations --parts --members
+WORLDS := --namespaces --tenancy --promises --kinds --allocations --parts --members --guarantees
 MINUTES ?= 15
 STORE ?= apiserver
 # Processes that run tests at once: more than cores, since all but one often wait for something.

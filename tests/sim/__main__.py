@@ -30,6 +30,7 @@ def main() -> int:
         "--members", action="store_true", help="... of quotas of projects with namespaces, Machines and Allocations"
     )
     parser.add_argument("--parts", action="store_true", help="... with quotas of some seeds, whose labels change")
+    parser.add_argument("--guarantees", action="store_true", help="... of an organization's projects with guarantees")
     parser.add_argument("--jobs", type=int, default=0, help="processes (default: one for each core)")
     parser.add_argument("--seed", type=int, default=None, help="run this one alone, and let its error through")
     parser.add_argument("--trace", action="store_true", help="with --seed: tell every step")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,9 +20,10 @@ from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.kube.controller.leader_election import Lease, LeaseLost
 from common.kube.controller.store import Change
-from common.quota import escrow, resources, surge
+from common.quota import escrow, guarantees, resources, surge
 from common.quota.account import Grant
 from common.quota.escrow import MasterLedger, Report
+from common.quota.guarantees import Guarantee
 from common.quota.resources import ResourceList
 from master.cache.informers import Caches
 from master.cache.objects import MasterQuota, QuotaCopy
@@ -49,6 +50,7 @@ LABEL = {"part": "here"}
 def _spec(subject: str, limits: ResourceList, of_seeds: bool) -> dict[str, object]:
     """Amounts are in nanos everywhere here."""
     part = {"seeds": {"matchLabels": LABEL}} if of_seeds else {}
+    limits = guarantees.plain(limits)
     return {
         "subject": {"kind": "project", "name": subject, **part},
         "quota": {name: f"{amount}n" for name, amount in surge.regular(limits).items()},
@@ -168,6 +170,12 @@ class MasterCaches(Caches):
     def __init__(self, client: MasterClient, behind: Callable[[], None]) -> None:
         super().__init__(cast("Cluster", client), NAMESPACE)
         self._behind = behind
+        self.specs: Mapping[str, Spec] = {}
+
+    def guarantees_of(self, quota: MasterQuota, _limits: ResourceList, _surge: ResourceList) -> Sequence[Guarantee]:
+        """Here they are a part of the quota's spec."""
+        spec = self.specs.get(quota.metadata.name)
+        return servers.guaranteed(spec.limits) if spec is not None and spec.key.uid == quota.metadata.uid else ()
 
     async def confirm(self, plural: str, name: str, seen: Object | None) -> None:
         try:
@@ -232,7 +240,7 @@ class Link:
         self._heard.clear()
 
 
-Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int, str]
+Shown = tuple[Grant, ResourceList, tuple[OutOfReach, ...], bool, bool, int, str, tuple[Guarantee, ...]]
 
 
 class Usage(dict[str, int]):
@@ -240,6 +248,7 @@ class Usage(dict[str, int]):
 
     def __init__(self, use: ResourceList, reports: Mapping[str, Report | None], ledger: MasterLedger) -> None:
         super().__init__(use)
+        self.guarantees: Sequence[Guarantee] = ()
         self._reports = reports
         self._ledger = ledger
 
@@ -248,7 +257,7 @@ class Usage(dict[str, int]):
         said = {
             name: with_surge(resources.add(report.used, report.reserved), escrow.held(holding))
             if (report := self._reports.get(name)) is not None and not escrow.is_late(holding, report)
-            else resources.at_least_zero(escrow.held(holding))
+            else resources.at_least_zero(guarantees.merged(escrow.held(holding)))
             for name, holding in self._ledger.seeds.items()
             if name != seed
         }
@@ -261,13 +270,15 @@ class View:
     seeds = ()
 
     def __init__(self, state: QuotaState, decision: Decision) -> None:
-        names = state.ceilings
-        total = resources.total(resources.only(demand.use, names) for demand in decision.demands)
+        names = guarantees.plain(state.ceilings)
+        total = resources.total(resources.only(demand.total, names) for demand in decision.demands)
+        self.guarantees = guarantees.with_use(state.guarantees, [demand.projects for demand in decision.demands])
         reports = {seed: account.report for seed, account in state.seeds.items()}
         limited = {seed: of for seed, of in decision.ledger.seeds.items() if not state.account(seed).withdrawn}
         ledger = msgspec.structs.replace(decision.ledger, seeds=limited)
         self.use = Usage(dict.fromkeys(names, 0) | total, reports, ledger)
         self.version = state.quota.metadata.generation
+        self.use.guarantees = self.guarantees
 
 
 class Views:
@@ -291,7 +302,16 @@ class GrantPublisher:
             grant = escrow.message(decision.ledger, seed, recall, account.asked, seen, unbroken=unbroken)
             idle = tuple(OutOfReach(each.seed, resources.parse(each.idle), 0) for each in account.unavailable)
             draining, withdrawn = account.draining, account.withdrawn
-            wanted[seed] = (grant, view.use, idle, decision.learning, draining, view.version, withdrawn)
+            wanted[seed] = (
+                grant,
+                view.use,
+                idle,
+                decision.learning,
+                draining,
+                view.version,
+                withdrawn,
+                view.guarantees,
+            )
             self._replica.publish(self._term, state.name, seed)
 
 
@@ -388,7 +408,7 @@ class MasterReplica(Process):
         )
         self.client = MasterClient(self)
         self.caches = MasterCaches(self.client, lambda: self.watch(len(api.events)))
-        self.quotas = dict(api.quotas)
+        self.quotas = self.caches.specs = dict(api.quotas)
         for quota in api.quotas.values():
             self.caches.quotas.store._set(quota.key.name, _quota(quota))
         self.seeds = dict(api.seeds)
@@ -592,7 +612,7 @@ class MasterReplica(Process):
         if copy is None or shown is None:
             return False
         there = (copy.grant, copy.usage, copy.out_of_reach, copy.learning, copy.draining, copy.decided, copy.withdrawn)
-        if shown == there:
+        if shown == (*there, copy.guarantees):
             return False
         api = self.apis[seed]
         self._shows(copy.key.uid, seed, shown[0])
@@ -606,7 +626,7 @@ def _showing(api: servers.Seed, copy: Copy, shown: Shown) -> Callable[[], None]:
     def write() -> None:
         both = api.copies.get(name)
         if both is not None and both[0].copy_uid == copy_uid:
-            grant, use, out_of_reach, learning, draining, decided, withdrawn = shown
+            grant, use, out_of_reach, learning, draining, decided, withdrawn, guaranteed = shown
             api.write_copy(
                 msgspec.structs.replace(
                     both[0],
@@ -617,6 +637,7 @@ def _showing(api: servers.Seed, copy: Copy, shown: Shown) -> Callable[[], None]:
                     draining=draining,
                     decided=decided,
                     withdrawn=withdrawn,
+                    guarantees=guaranteed,
                 )
             )
 

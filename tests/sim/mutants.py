@@ -56,6 +56,7 @@ from seed.model.quota import Quota
 from tests.sim import (
     allocation_mutants,
     block_mutants,
+    guarantee_mutants,
     members_mutants,
     namespace_mutants,
     promise_mutants,
@@ -1135,5 +1136,6 @@ ALL: tuple[Mutant, ...] = (
     *promise_mutants.ALL,
     *allocation_mutants.ALL,
     *block_mutants.ALL,
+    *guarantee_mutants.ALL,
 )
 BY_NAME: dict[str, Mutant] = {mutant.name: mutant for mutant in ALL}

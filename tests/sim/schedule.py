@@ -17,6 +17,7 @@ from seed.ledger.store import Stored
 from tests.sim import faults, namespaces, product
 from tests.sim.allocation_world import AllocationWorld
 from tests.sim.checks import Wish
+from tests.sim.guarantees_world import GuaranteesWorld
 from tests.sim.kinds_world import KindsWorld
 from tests.sim.master_side import MasterReplica
 from tests.sim.members_world import MembersWorld
@@ -45,6 +46,7 @@ WORLDS: Mapping[str, type[World]] = {  # by focus
     "allocations": AllocationWorld,
     "parts": PartsWorld,
     "members": MembersWorld,
+    "guarantees": GuaranteesWorld,
 }
 OF_NAMESPACES = ("namespaces", "promises", "tenancy", "members")
 
@@ -136,6 +138,8 @@ class Chaos:
             (1.5 * sum(swarm[name] for name in OF_NAMESPACES) + 0.3 * swarm["kinds"], self.namespaces),
             (0.8 * swarm["kinds"], self.kinds),
             (0.8 * swarm["parts"], self.relabel),
+            (0.4 * swarm["guarantees"] + 2 * swarm["moves"], self.move),
+            (0.3 * swarm["guarantees"], self.limits),
         ]
         acts = [(weight, act) for weight, act in acts if weight]
         self.acts = [act for _, act in acts]
@@ -585,6 +589,11 @@ class Chaos:
         world.change_limits(
             spec.key.name, {name: max(limit + self.rng.randint(-3, 3), 0) for name, limit in spec.limits.items()}
         )
+
+    def move(self) -> None:
+        found = self.source()
+        if isinstance(self.world, GuaranteesWorld) and found is not None and found[0].api.up:
+            self.world.move(*found)
 
     def names(self) -> None:
         world = self.world

@@ -480,6 +480,12 @@ class Leader:
             if key not in self.sources:
                 followed = self.sources[key] = UsageSource(replica, replica.sources[key])
                 self.accounts.look_again(followed.consumer)
+        for key in clusters:
+            cluster = replica.view.cluster_cache.user_clusters.store.get(key)
+            project = cluster.spec.project if cluster is not None else ""
+            if self.sources[key].consumer.project != project:
+                self.sources[key].consumer = Consumer(project, SourceKey(key))
+                self.counting.changed(cast("RealSource", self.sources[key]), True)
         for key in [key for key in self.sources if key not in clusters]:
             followed = self.sources.pop(key)
             self.accounts.look_again(followed.consumer)

@@ -14,9 +14,10 @@ from common.kube.client.errors import AlreadyExists, Conflict, NotFound, Unavail
 from common.kube.client.meta import Object
 from common.kube.client.meta import ObjectMeta as Meta
 from common.kube.controller.leader_election import LeaseObject
-from common.quota import surge
+from common.quota import guarantees, surge
 from common.quota.account import Account, AccountKey, Grant
 from common.quota.escrow import MasterLedger, Report
+from common.quota.guarantees import Guarantee
 from common.quota.resources import ResourceList
 from seed.ledger.store import ConflictError, Stored
 from seed.ledger.store_generation import new_life
@@ -121,10 +122,11 @@ class Copy(msgspec.Struct, frozen=True):
     of_seeds: bool = False
     withdrawn: str = ""
     repeated: str = ""
+    guarantees: tuple[Guarantee, ...] = ()
 
     def parsed(self) -> QuotaObject:
         """Once for all that watch it."""
-        label = label_of(self.subject)
+        label, limits = label_of(self.subject), guarantees.plain(self.limits)
         quota = Quota(
             key=self.key,
             copy_uid=self.copy_uid,
@@ -133,10 +135,11 @@ class Copy(msgspec.Struct, frozen=True):
             subject="" if label else self.subject,
             selector=LabelSelector(match_labels={label: ""}) if label else None,
             promises=self.subject.startswith(PROMISED),
-            limits=surge.regular(self.limits),
-            of_objects=of_objects(self.limits if label or self.subject in (*TENANTS, OF_TENANTS) else ()),
-            surge=surge.beyond(self.limits),
-            ceilings=self.limits,
+            limits=surge.regular(limits),
+            of_objects=of_objects(limits if label or self.subject in (*TENANTS, OF_TENANTS) else ()),
+            surge=surge.beyond(limits),
+            guarantees=self.guarantees,
+            ceilings=guarantees.ceilings(limits, self.guarantees),
             enforced=True,
             warn_at_percent=100,
             grant=self.grant,
@@ -169,6 +172,15 @@ def _kind(subject: str) -> str:
     if label_of(subject):
         return NAMESPACES
     return "organization" if subject in (EVERYBODY, OF_TENANTS) else "project"
+
+
+def guaranteed(limits: ResourceList) -> tuple[Guarantee, ...]:
+    """What is guaranteed among the limits."""
+    found: dict[str, dict[str, int]] = {}
+    for name, amount in guarantees.only(limits).items():
+        project, resource = guarantees.parts(name)
+        found.setdefault(project, {})[resource] = amount
+    return tuple(Guarantee(project=project, hard=hard) for project, hard in found.items())
 
 
 class QuotaObject(Object, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ def test_no_schedule_of_namespaces_breaks_the_promise() -> None:
     assert total.filled > 60
 
 
-@pytest.mark.parametrize("focus", ["kinds", "promises", "allocations", "tenancy", "parts", "members"])
+@pytest.mark.parametrize("focus", ["kinds", "promises", "allocations", "tenancy", "parts", "members", "guarantees"])
 def test_no_schedule_of_another_world_breaks_the_promise(focus: str) -> None:
     total = runner.schedules(0, OF_OTHERS, 1, focus=(focus,))
     assert total.failures == []

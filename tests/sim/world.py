@@ -16,7 +16,7 @@ import msgspec
 from common.kube.client.meta import ObjectMeta as KubeMeta
 from common.kube.controller.leader_election import Lease, LeaseObject, LeaseSpec
 from common.kube.controller.lease_record import SETTLED_ANNOTATION, SINCE_ANNOTATION, WRITES_ANNOTATION
-from common.quota import escrow, fencing, resources, shares, surge
+from common.quota import escrow, fencing, guarantees, resources, shares, surge
 from common.quota.account import Account, AccountKey, Grant, Reservation
 from common.quota.escrow import Holding, MasterLedger, Report
 from common.quota.resources import ResourceList
@@ -70,6 +70,7 @@ class Site:
 
 class World:
     replica_type: type[Replica] = Replica
+    projects = PROJECTS
     of_seeds = False  # quotas are of the Seeds that have the label
     overlapping = False  # several webhooks are called about one creation, though the configuration does not say so
 
@@ -144,7 +145,7 @@ class World:
             self._make_quota(
                 "all", EVERYBODY, {"cpu": more} if rng.random() < 0.5 else {"cpu": more, "memory": 2 * more}
             )
-            for project in PROJECTS:
+            for project in self.projects:
                 if swarm["projects"] and rng.random() < 0.4:
                     self.outside.add(project)
                 self.master.write_project(project, self._organization(project))
@@ -161,7 +162,7 @@ class World:
         site = self.sites[name] = Site(name, api)
         self.apis[name] = api
         for number in range(1, self.swarm.clusters + 1):
-            self.add_cluster(site, f"{name}/c{number}", "a" if number == 1 else self.rng.choice(PROJECTS))
+            self.add_cluster(site, f"{name}/c{number}", "a" if number == 1 else self.rng.choice(self.projects))
         return site
 
     def add_cluster(self, site: Site, key: str, project: str) -> None:
@@ -170,7 +171,7 @@ class World:
 
     def _settled(self) -> None:
         """Accounts are open, some machines are there, and some capacity is idle."""
-        left = {name: dict(spec.limits) for name, spec in self.master.quotas.items()}
+        left = {name: dict(guarantees.of_counters(spec.limits)) for name, spec in self.master.quotas.items()}
         full = self.swarm["rollouts"] and self.rng.random() < 0.7  # they use surge at a full quota only
         for _ in range(20 if full else self.rng.randint(0, 6)):
             self._place(left)
@@ -185,6 +186,7 @@ class World:
                     left[spec.key.name][name] -= spare
                     granted[name] = granted.get(name, 0) + spare
                 account = Account(incarnation=self.token(), epoch=WARM, master=life, granted=granted, used=used)
+                account = self._with_owners(account, site)
                 holdings[site.name] = Holding(account=account.incarnation, granted=granted)
                 grant = Grant(incarnation=life, account=account.incarnation, granted=granted)
                 site.api.save(spec.key, account, None)
@@ -195,6 +197,9 @@ class World:
                     site.api.write_project(project, organization)
             self.master.save(spec.key.uid, MasterLedger(incarnation=life, seeds=holdings), None)
             self.master.write_quota(msgspec.structs.replace(spec, noted=life))
+
+    def _with_owners(self, account: Account, _site: Site) -> Account:
+        return account
 
     def _place(self, left: dict[str, dict[str, int]]) -> None:
         """A machine that was admitted long ago."""
@@ -523,7 +528,7 @@ class World:
         there.update(spec.key.uid for spec in applying if replica.view.limits.get(spec.key.name) == spec.key.uid)
         request = Request(
             uid=uid_of(wish.thing.uid),
-            consumer=Consumer(source.project, source.key),
+            consumer=Consumer(self._project_of(replica, source), source.key),
             need=wish.need,
             reservation=Reservation(
                 source=source.key, object=wish.thing.uid, amount=wish.need, generation=wish.claimed
@@ -532,6 +537,10 @@ class World:
             deadline=replica.loop.time() + 0.8 * WEBHOOK_TIMEOUT,
         )
         return replica.ask(request, wish.replaces, answered)
+
+    def _project_of(self, _replica: Replica, source: Source) -> str:
+        """As the replica knows it."""
+        return source.project
 
     def _judge(self, wish: Wish, replica: Replica, no: Refusal, quotas: list[Quota], since: tuple[float, int]) -> None:
         """`since`: when it was asked, by its clock and by the number of writes."""
@@ -803,7 +812,7 @@ class World:
     def projects_return(self) -> None:
         """The admin makes again what was deleted."""
         if len(self.master.quotas) > 1 or self.master.projects:
-            for project in PROJECTS:
+            for project in self.projects:
                 if project not in self.master.projects:
                     self.master.write_project(project, self._organization(project))
 
