@@ -332,6 +332,8 @@ class World:
                 name = name_of(key, object_uid)
                 if (key, object_uid) in after.reservations or self._is_ahead(replica.api.name, uid, key, object_uid):
                     continue
+                if self._is_free_there(replica.api.name, uid, kept):
+                    continue
                 if (thing := self.things.get(name)) is not None:
                     followed = decided.sources.get(key)
                     self.truth.dropped(uid, thing, kept, self._seen(followed, name) if followed is not None else None)
@@ -475,6 +477,12 @@ class World:
             if handle.writer.key.uid == uid
         )
         return any((source, object_uid) in writer.block.admitted for writer in writers)
+
+    def _is_free_there(self, seed: str, uid: str, kept: Reservation) -> bool:
+        """The quota limits nothing more of what was reserved, so nothing of it need be counted."""
+        copies = (copy.quota for _, copy in self.sites[seed].api.copies.values())
+        limits = next((quota.ceilings.keys() for quota in copies if quota.key.uid == uid), None)
+        return bool(kept.amount) and limits is not None and limits.isdisjoint(kept.amount)
 
     def _still_limiting(self, _replica: Replica, there: set[str]) -> set[str]:
         """Of the quotas that limited it when the call came, those that do when it is answered."""
