@@ -62,7 +62,7 @@ class Program(Server):
 
     def run_from(self, source: Path | None) -> None:
         """From its next start on, the program is the one whose source is in that directory; None: this repository's."""
-        chosen = [] if source is None else ["env", f"--chdir={source}", f"PYTHONPATH={source}"]
+        chosen = ["env", f"--chdir={source}", f"PYTHONPATH={source}"] if source is not None else []
         self._command = [*ENVIRONMENT, *chosen, *self._started]
 
     async def _ready(self) -> bool:
@@ -178,15 +178,17 @@ class Installation:
 
     def complaints(self) -> list[str]:
         """Every line above INFO in the programs' logs, and every line that is no log line."""
-        logs = (program.log for program in self.programs.values() if program.log.exists())
-        lines = (line for log in logs for line in log.read_text().splitlines())
-        return [line for line in lines if '"level":"info"' not in line]
+        logs = [program.log.read_text() for program in self.programs.values() if program.log.exists()]
+        return [line for log in logs for line in log.splitlines() if '"level":"info"' not in line]
 
     async def add_user_cluster(self, name: str, seed: str, project: str) -> None:
-        """One more user cluster on a seed, of a project that the master has. Returns when it is counted."""
+        """One more user cluster on a seed, of a project that the master has."""
         await self.start_user_cluster(name)
-        source = [namespace(project), *self._source(name, project)]
-        await apply(self.cluster(seed), source)
+        await self.take_in(name, seed, project)
+
+    async def take_in(self, name: str, seed: str, project: str) -> None:
+        """What runs already. Returns when it is counted."""
+        await apply(self.cluster(seed), [namespace(project), *self._source(name, project)])
         await self._holds(self.cluster(seed), f"namespaces/{project}/userclusters/{name}", "Ready")
 
     async def start_user_cluster(self, name: str) -> None:

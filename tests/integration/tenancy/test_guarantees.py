@@ -24,9 +24,15 @@ async def site(installation: Site) -> AsyncIterator[Site]:
     try:
         found.session(SIBLING)
     except KeyError:
-        await found.installed.add_user_cluster(SIBLING, "seed-1", "delta")
+        await found.installed.start_user_cluster(SIBLING)
         found.add(found.installed.cluster(SIBLING))
+    await found.installed.take_in(SIBLING, "seed-1", "delta")
     await found.apply("master", of_alpha(GUARANTEED), of_organization(LIMIT))
+
+    async def gone() -> None:
+        """Else the organization has one cluster more in other tests."""
+        assert (await found.call("seed-1", "GET", f"namespaces/delta/userclusters/{SIBLING}")).status == 404
+
     for name in (QUOTA, ORGANIZATION):
         await found.comes("master", f"resourcequotas/{name}", "Enforced", "True", seconds=90)
     try:
@@ -34,6 +40,8 @@ async def site(installation: Site) -> AsyncIterator[Site]:
     finally:
         for machine in await found.items(SIBLING, MACHINES):
             await found.delete(SIBLING, f"{MACHINES}/{machine['metadata']['name']}")
+        await found.delete("seed-1", f"namespaces/delta/userclusters/{SIBLING}")
+        await until(gone, 60)
         await found.clean()
 
 
