@@ -62,7 +62,7 @@ class Program(Server):
 
     def run_from(self, source: Path | None) -> None:
         """From its next start on, the program is the one whose source is in that directory; None: this repository's."""
-        chosen = ["env", f"--chdir={source}", f"PYTHONPATH={source}"] if source is not None else []
+        chosen = [] if source is None else ["env", f"--chdir={source}", f"PYTHONPATH={source}"]
         self._command = [*ENVIRONMENT, *chosen, *self._started]
 
     async def _ready(self) -> bool:
@@ -182,12 +182,12 @@ class Installation:
         return [line for log in logs for line in log.splitlines() if '"level":"info"' not in line]
 
     async def add_user_cluster(self, name: str, seed: str, project: str) -> None:
-        """One more user cluster on a seed, of a project that the master has."""
+        """One more user cluster on a seed, of a project that the master has. Returns when it is counted."""
         await self.start_user_cluster(name)
-        await self.take_in(name, seed, project)
+        await self.connect_user_cluster(name, seed, project)
 
-    async def take_in(self, name: str, seed: str, project: str) -> None:
-        """What runs already. Returns when it is counted."""
+    async def connect_user_cluster(self, name: str, seed: str, project: str) -> None:
+        """The seed is told of one that runs already. Returns when it is counted."""
         await apply(self.cluster(seed), [namespace(project), *self._source(name, project)])
         await self._holds(self.cluster(seed), f"namespaces/{project}/userclusters/{name}", "Ready")
 

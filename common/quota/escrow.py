@@ -82,13 +82,10 @@ def check(said: Report) -> None:
     """Raises ImpossibleReportError. More that was returned than granted would be free for all other seeds."""
     if wrong := [name for name, amount in said.returned.items() if amount > said.granted.get(name, 0)]:
         raise ImpossibleReportError(f"more {wrong[0]} was returned than granted")
-    for amounts in (said.granted, said.returned, said.used, said.reserved, said.projects, *_asked(said)):
+    ask = said.ask
+    for amounts in (said.granted, said.returned, said.used, said.reserved, said.projects, ask.first, ask.wanted):
         if wrong := [name for name, amount in amounts.items() if amount < 0]:
             raise ImpossibleReportError(f"there is less than nothing of {wrong[0]}")
-
-
-def _asked(said: Report) -> tuple[ResourceList, ResourceList]:
-    return said.ask.first, said.ask.wanted
 
 
 def supersedes(said: Report, known: Report | None) -> bool:

@@ -37,10 +37,11 @@ class OrganizationLimits(msgspec.Struct, frozen=True, kw_only=True):
         project has a guarantee."""
         if not self.guaranteed:
             return {}
-        others = resources.total(given for name, given in self.guaranteed.items() if name != project)
-        free = sum(len(given) for name, given in self.guaranteed.items() if name != project) < guarantees.MOST
-        left = resources.only(resources.subtract(self.own, others), self.own)
-        return resources.at_least_zero(left) if free else dict.fromkeys(left, 0)
+        others = [given for name, given in self.guaranteed.items() if name != project]
+        if sum(map(len, others)) >= guarantees.MOST:
+            return dict.fromkeys(self.own, 0)
+        left = resources.subtract(self.own, resources.total(others))
+        return resources.at_least_zero(resources.only(left, self.own))
 
     def least(self, overcommit: Fraction | None) -> dict[str, int]:
         """The smallest limits of the organization into which those of its projects fit."""
@@ -87,10 +88,8 @@ def guaranteed(quota: MasterQuota) -> dict[str, int]:
     if is_of_a_part(quota.spec) or not quota.spec.get("guaranteed"):
         return {}
     try:
-        given, limits = (
-            resources.parse(msgspec.convert(quota.spec["guaranteed"], Quantities)),
-            resources.parse(spec_quota(quota)),
-        )
+        given = resources.parse(msgspec.convert(quota.spec["guaranteed"], Quantities))
+        limits = resources.parse(spec_quota(quota))
     except (QuantityError, msgspec.ValidationError):
         return {}
     inside = object_names.of_objects(given)
@@ -129,9 +128,9 @@ class OrganizationLimitsCache:
     def _summed(self, organization: str) -> OrganizationLimits:
         largest: dict[str, int] = {}
         total: dict[str, int] = {}
-        for project in self._projects_of(organization):
-            limits = tightest(self._quotas_of("project", project))
+        quotas = {project: self._quotas_of("project", project) for project in self._projects_of(organization)}
+        for several in quotas.values():
+            limits = tightest(several)
             largest, total = resources.maximum(largest, limits), resources.add(total, limits)
         own = tightest(self._quotas_of("organization", organization))
-        guaranteed = in_force(own, {name: self._quotas_of("project", name) for name in self._projects_of(organization)})
-        return OrganizationLimits(own=own, guaranteed=guaranteed, largest=largest, total=total)
+        return OrganizationLimits(own=own, guaranteed=in_force(own, quotas), largest=largest, total=total)

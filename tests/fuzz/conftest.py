@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,9 +16,7 @@ settings.register_profile(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _looks_for_garbage_in_little() -> Iterator[None]:
-    """What thousands of tests left in this process is looked through at no input's expense: it took half a second."""
+def _no_garbage_of_other_tests() -> None:
+    """To look through what thousands of tests have left in this process took half a second of one input's CPU time."""
     gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    gc.freeze()  # as in tests/conftest.py

@@ -69,7 +69,7 @@ ALL: tuple[Mutant, ...] = (
     Mutant("guarantees come on top of the limit", ((guarantees, "of_counters", nothing_is_kept),), FOCUS, BUDGET),
     Mutant("the sum of what is granted is not bounded", ((guarantees, "together", dict),), FOCUS, BUDGET),
     Mutant(
-        "what stands on a guarantee is covered",
+        "use on top of idle guarantees is covered past the limit",
         ((SeedDemand, "beside", property(lambda _seed: {})),),
         FOCUS,
         BUDGET,

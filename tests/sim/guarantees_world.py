@@ -82,7 +82,7 @@ class GuaranteesTruth(Truth):
         self.shared.clear()
 
     def _charged(self, uid: str, seed: str, resource: str) -> bool:
-        """All that is used there stands on what is held for it."""
+        """All that is used there is within what is held for it."""
         account = self.raw.get((uid, seed))
         if account is None or not all(self._knows(uid, account, key) for key in accounts.sources(account)):
             return False

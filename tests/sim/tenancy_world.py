@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from common.api.labels import PROJECT_LABEL
 from seed.admission.refusal import Refusal
-from seed.model.quota import Quota
 from tests.sim.checks import Thing, Wish
 from tests.sim.namespace_world import WITHOUT, NamespaceWorld
 from tests.sim.namespaces import NamespacedCluster
@@ -18,7 +17,7 @@ from tests.sim.servers import OF_TENANTS, PARTICIPANT, TENANTS, Source
 from tests.sim.world import CROWDED, Site
 
 X, Y = TENANTS
-OF_OTHERS = (*CROWDED, "did not appear")  # in refusals
+OF_OTHERS = (*CROWDED, "in this cluster at once", "did not appear")  # in refusals
 
 
 class TenancyWorld(NamespaceWorld):
@@ -57,22 +56,12 @@ class TenancyWorld(NamespaceWorld):
         project = labels.get(PROJECT_LABEL, "")
         return project in TENANTS if subject == OF_TENANTS else project == subject
 
-    def _verdict(
-        self,
-        wish: Wish,
-        call: str,
-        site: Site,
-        no: Refusal | None,
-        quotas: list[Quota],
-        gives_up: float,
-        *,
-        repeated: bool,
-    ) -> None:
-        if no is not None and self.alone and any(words in no.text for words in OF_OTHERS):
-            source = self.sites[site.name].sources.get(wish.thing.source)
+    def _check_refusal(self, wish: Wish, no: Refusal) -> None:
+        if self.alone and any(words in no.text for words in OF_OTHERS):
+            source = self._source(wish.thing)
             if isinstance(source, NamespacedCluster) and source.inside.get(wish.thing.uid) == self.alone:
                 self.fail(f"{wish.thing.uid} is refused for what others of its cluster do: {no.text}")
-        super()._verdict(wish, call, site, no, quotas, gives_up, repeated=repeated)
+        super()._check_refusal(wish, no)
 
     def _webhooks(self, source: Source, thing: Thing) -> list[str]:
         """One is called for each namespace of a project."""

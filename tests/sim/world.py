@@ -581,8 +581,8 @@ class World:
         if self.tracing:
             of = f"{wish.thing.uid}{call and f', {call}'}"
             self.note(f"  {of} is {'admitted' if no is None else 'refused: ' + no.text}{' again' * repeated}")
-        if no is not None and no.code == 503 and any(words in no.text for words in CROWDED):
-            self._check_share(wish, no)
+        if no is not None:
+            self._check_refusal(wish, no)
         if no is None and not wish.ended:
             binding = self._binding(wish, site, quotas)
             known = {quota.key.uid for quota in binding}
@@ -607,10 +607,10 @@ class World:
         """Of those that were asked, the ones of which the wish is use now."""
         return quotas
 
-    def _check_share(self, wish: Wish, no: Refusal) -> None:
+    def _check_refusal(self, wish: Wish, no: Refusal) -> None:
         """What others fill keeps nobody out who never asked for much."""
-        asked = self.asked[wish.thing.source]
-        if asked <= LEAST:
+        crowded = no.code == 503 and any(words in no.text for words in CROWDED)
+        if crowded and (asked := self.asked[wish.thing.source]) <= LEAST:
             self.fail(f"{wish.thing.uid} is refused, of a source that asked {asked} times: {no.text}")
 
     def finish(self, wish: Wish, *, persists: bool) -> None:

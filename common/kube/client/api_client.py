@@ -32,9 +32,7 @@ __all__ = ["BROKEN", "MERGE_PATCH", "METADATA", "Cluster", "RequestHook"]
 
 PAGE = 500  # objects in one page of a list
 SMALLER = 8  # by which they become fewer where a page is too large
-LARGE_PAGE = (
-    2**20
-)  # bytes, which are taken apart in one step, in half a millisecond: of such objects half as many come next
+LARGE_PAGE = 2**20  # bytes, which take half a millisecond in one step: half as many objects are asked for next
 BROKEN = 1024  # bytes that one takes which cannot be read
 LIST_RESTARTS = 3  # how often a list begins again because its continue token expired
 SILENT = 5.0  # seconds after which a watch must have ended that the API server was asked to end

@@ -26,7 +26,7 @@ async def site(installation: Site) -> AsyncIterator[Site]:
     except KeyError:
         await found.installed.start_user_cluster(SIBLING)
         found.add(found.installed.cluster(SIBLING))
-    await found.installed.take_in(SIBLING, "seed-1", "delta")
+    await found.installed.connect_user_cluster(SIBLING, "seed-1", "delta")
     await found.apply("master", of_alpha(GUARANTEED), of_organization(LIMIT))
 
     async def gone() -> None:
