@@ -262,8 +262,8 @@ class Truth:
             if repeated and wish.needs.get(uid) == need:
                 continue
             kept = self.durable.get((uid, thing.uid))
-            if wish.claimed and thing.size is None:
-                continue  # deleted meanwhile: what was reserved for a change of it may be gone in that very write
+            if wish.claimed and (thing.size is None or thing.generation >= wish.claimed):
+                continue  # deleted or changed meanwhile, so nothing comes of it: that very write may have counted it
             if kept is None or kept.generation < wish.claimed:
                 raise self._broken(f"{thing.uid} was admitted, and quota {uid} has no durable reservation of it")
             if kept.generation == wish.claimed and any(
