@@ -18,7 +18,8 @@ more key. All share the hash tag of the seed, so that they are together in a Clu
   they confirm the marker all the time, before and after each write.
 * A key that is gone while the store run id stays (FLUSHALL, DEL, eviction, expiry) is an account that does not exist:
   no write fits it, and what the leader makes in its place is a new life, fenced. The version's second half is random
-  for each new key, so that no write from before fits by chance.
+  for each new key, so that no write from before fits by chance. Redis tells nobody of such a loss, and nothing may be
+  written to an idle account for an hour: so all versions are compared every 5 seconds.
 
 A new life opens as every lost ledger does: after the master answered a fresh nonce, the in-flight window has passed,
 and all sources were recounted. Neither WAIT nor AOF is needed for safety; they do not prevent the fence either.
@@ -57,6 +58,8 @@ log = logging.getLogger(__name__)
 ADOPTIONS = 8  # attempts to begin an account's new life while others do the same
 BEAT = 2.0  # seconds between two pings of the connection that receives changes
 PAUSE = 0.5  # seconds before it is made anew
+COMPARED_EVERY = 5.0  # seconds
+COMPARED_AT_ONCE = 500  # accounts
 
 
 class _Record(msgspec.Struct):
@@ -99,6 +102,7 @@ class RedisStore:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen(), name="ledger changes")
             group.create_task(self._refresh(), name="ledger refresh")
+            group.create_task(self._compare_all(), name="ledger comparison")
 
     async def close(self) -> None:
         await self._primary.close()
@@ -279,7 +283,7 @@ class RedisStore:
         last = self._last.get(uid)
         if uid in self._saving:
             self._saving[uid] = version  # mostly the echo of this very write
-        elif last is None or last.version != version:
+        elif version != (last.version if last is not None else ""):
             self._mark(uid)
 
     def _mark(self, uid: str) -> None:
@@ -301,6 +305,24 @@ class RedisStore:
                 except StoreUnavailableError:
                     self._mark(uid)
                     await asyncio.sleep(PAUSE)
+
+    async def _compare_all(self) -> None:
+        while True:
+            await asyncio.sleep(COMPARED_EVERY)
+            followed = list(self._subscribers)
+            for start in range(0, len(followed), COMPARED_AT_ONCE):
+                try:
+                    await self._compare(followed[start : start + COMPARED_AT_ONCE])
+                except StoreUnavailableError:
+                    break  # all are read again once the changes can be received (`_follow`)
+
+    async def _compare(self, uids: list[str]) -> None:
+        match await self._do("versions", [self._account(uid) for uid in uids], [self._held().run_id]):
+            case [b"versions", *versions] if len(versions) == len(uids):
+                for uid, version in zip(uids, versions, strict=True):
+                    self._received(uid, version.decode(errors="replace") if isinstance(version, bytes) else "")
+            case answer:
+                raise _unexpected("the versions of accounts", answer)
 
     def _notify(self, uid: str, stored: Stored | None) -> None:
         for on_change in list(self._subscribers.get(uid, ())):

@@ -72,6 +72,14 @@ local function list(keys, args)
   if reign() ~= args[1] then return {'elsewhere'} end
   return {'listed', redis.call('HGETALL', keys[1])}
 end
+
+-- keys: accounts; args: reign
+local function versions(keys, args)
+  if reign() ~= args[1] then return {'elsewhere'} end
+  local answer = {'versions'}
+  for i, key in ipairs(keys) do answer[i + 1] = redis.call('HGET', key, 'version') or '' end
+  return answer
+end
 """
 
 # Two versions of the program serve side by side while it is rolled out: each has functions of its own.
@@ -80,6 +88,7 @@ _FLAGS = {
     "who": "'no-writes'",
     "load": "'no-writes'",
     "list": "'no-writes'",
+    "versions": "'no-writes'",
     "take": "",
     "save": "",
     "delete": "'allow-oom'",

@@ -158,6 +158,19 @@ async def test_what_is_deleted_behind_our_back_begins_a_new_life(servers: Rack, 
         assert again != version, "a writer from before must not fit by chance"
 
 
+@pytest.mark.parametrize("loss", ["FLUSHALL", f"DEL {RECORD}"])
+async def test_followers_hear_of_the_loss_of_an_account_that_nobody_uses(servers: Rack, loss: str) -> None:
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as one, store_at(redis.url, generation) as two:
+        await generation.begin(one, "generation-1")
+        heard: list[Stored | None] = []
+        one.subscribe(KEY.uid, heard.append)
+        version = await two.save(KEY, ACCOUNT, None)
+        await eventually(lambda: heard and heard[-1] == Stored(ACCOUNT, version))
+        await redis.command(*loss.split())
+        await eventually(lambda: heard[-1] is None)
+
+
 async def test_eviction_takes_an_account_only_as_a_loss(servers: Rack) -> None:
     settings = Settings(more={"maxmemory": "3mb", "maxmemory-policy": "allkeys-random"})
     redis, generation = await servers.server("redis", settings), ByHand()
