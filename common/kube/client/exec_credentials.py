@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import sys
+from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ import msgspec
 TIMEOUT = 30.0  # seconds
 MAX_OUTPUT = 1024 * 1024  # bytes
 
+_READ_AHEAD = 64 * 1024  # bytes
 _ENDS_WITHIN = 2.0  # seconds, when it is killed
 
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -115,7 +117,9 @@ class Plugin:
             raise PluginError("cannot be run: it needs a terminal (interactiveMode: Always)")
         interactive = terminal and mode != "Never"
         try:
-            process = await asyncio.create_subprocess_exec(
+            loop = asyncio.get_running_loop()
+            transport, protocol = await loop.subprocess_exec(
+                lambda: SubprocessStreamProtocol(limit=_READ_AHEAD, loop=loop),
                 self._command(),
                 *(self._spec.args or ()),
                 stdin=None if interactive else asyncio.subprocess.DEVNULL,
@@ -124,6 +128,7 @@ class Plugin:
                 env={**os.environ, **self._told(interactive=interactive)},
                 start_new_session=not interactive,
             )
+            process = Process(transport, protocol, loop)
         except (OSError, ValueError) as error:
             raise PluginError(f"cannot be run: {getattr(error, 'strerror', None) or type(error).__name__}") from None
         try:
@@ -131,7 +136,7 @@ class Plugin:
                 output = await self._output(process)
                 status = await process.wait()
         except BaseException as error:
-            await _end(process, group=not interactive)
+            await _end(process, transport, group=not interactive)
             if isinstance(error, TimeoutError):
                 raise PluginError(f"gave no answer within {TIMEOUT:g} s") from None
             raise
@@ -139,7 +144,7 @@ class Plugin:
             raise PluginError(f"failed with status {status}")
         return output
 
-    async def _output(self, process: asyncio.subprocess.Process) -> bytes:
+    async def _output(self, process: Process) -> bytes:
         assert process.stdout is not None
         found = b""
         while part := await process.stdout.read(MAX_OUTPUT):
@@ -162,8 +167,10 @@ class Plugin:
         return {**given, "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
 
 
-async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
+async def _end(process: Process, transport: asyncio.SubprocessTransport, *, group: bool) -> None:
     """Also what it has started, which may keep its output open; unless it shares the terminal with us.
+
+    The transport is closed here, since `create_subprocess_exec` leaves it open for as long as anything has the output.
 
     `wait` waits for the end of the output as well (python/cpython#119710), and so for ever if nobody reads that.
     """
@@ -173,8 +180,11 @@ async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    with suppress(TimeoutError):  # what has left the group may print on
-        async with asyncio.timeout(_ENDS_WITHIN):
-            while await process.stdout.read(MAX_OUTPUT):
-                pass
-            await process.wait()
+    try:
+        with suppress(TimeoutError):  # what has left the group may print on
+            async with asyncio.timeout(_ENDS_WITHIN):
+                while await process.stdout.read(MAX_OUTPUT):
+                    pass
+                await process.wait()
+    finally:
+        transport.close()

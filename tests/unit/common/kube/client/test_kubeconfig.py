@@ -466,15 +466,19 @@ async def test_an_exec_plugin_is_asked_again_once_the_api_server_rejects_its_tok
         (said(clientCertificateData="c"), {}, "only one of certificate and key"),
         (said(), {}, "neither a token nor a certificate"),
         ("head -c 2000000 /dev/zero", {}, "more than 1048576 bytes"),
-        ("exec sleep 60", {}, "no answer within 1 s"),
-        ("sleep 60 & echo x", {}, "no answer within 1 s"),
+        ("exec sleep 60", {}, "no answer within 0.1 s"),
+        ("sleep 60 & echo x", {}, "no answer within 0.1 s"),
     ],
 )
 async def test_an_exec_plugin_that_cannot_be_used_says_why(script, spec, why, tmp_path, monkeypatch):
     if why.startswith("no answer"):
-        monkeypatch.setattr(exec_credentials, "TIMEOUT", 1.0)
+        monkeypatch.setattr(exec_credentials, "TIMEOUT", 0.1)
     with pytest.raises(InvalidKubeconfig, match=f"user's credential plugin .*{why}"):
         await asked(tmp_path, script, **spec)
+
+
+def open_files() -> list[str]:
+    return sorted(each.name for each in Path("/proc/self/fd").iterdir())
 
 
 @pytest.mark.parametrize("script", ["head -c 2000000 /dev/zero", "setsid sleep 20 & head -c 2000000 /dev/zero"])
@@ -484,9 +488,13 @@ async def test_an_exec_plugin_whose_output_nobody_reads_any_more_is_not_waited_f
         raise exec_credentials.PluginError("failed: too late")
 
     monkeypatch.setattr(exec_credentials.Plugin, "_output", late)
+    monkeypatch.setattr(exec_credentials, "_ENDS_WITHIN", 0.5)
+    before = open_files()
     async with asyncio.timeout(15):
         with pytest.raises(InvalidKubeconfig, match="too late"):
             await asked(tmp_path, script)
+        while open_files() != before:
+            await asyncio.sleep(0.01)
 
 
 async def test_an_auth_provider_is_refused_with_what_to_use_instead(tmp_path):
