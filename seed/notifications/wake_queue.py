@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from common.kube.controller.events import Regarding
-from common.quota import resources, surge
+from common.quota import guarantees, resources, surge
+from common.quota.guarantees import Guarantee
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.types import Attempt
@@ -28,13 +29,22 @@ UNSEEN = 30.0  # seconds after which one is woken that was refused with 503 alth
 class Room(msgspec.Struct, frozen=True):
     """What of a quota is free: `here` without asking anybody, `anywhere` in what all seeds have together.
 
-    `open`: this seed's account admits at all. `surge`: what rollouts may borrow.
+    `open`: this seed's account admits at all. `surge`: what rollouts may borrow. `kept`: of `anywhere`, what is
+    guaranteed to other projects than that of whoever waits (rule 4.16). What is free `here` has none of it.
     """
 
     open: bool
     surge: ResourceList
     here: ResourceList
     anywhere: ResourceList
+    guarantees: Sequence[Guarantee] = ()
+    kept: ResourceList = {}
+
+    def of(self, project: str) -> Room:
+        """... for one of the project. What is taken of it is taken of this room."""
+        if not self.guarantees:
+            return self
+        return msgspec.structs.replace(self, kept=guarantees.kept_from(self.guarantees, project))
 
 
 def room(seen: QuotaSnapshot) -> Room:
@@ -42,7 +52,8 @@ def room(seen: QuotaSnapshot) -> Room:
     left = {name: limit - used.get(name, 0) for name, limit in quota.ceilings.items()}
     # Surge under use beyond what is held is not lent beside that.
     lends = {name: extra for name, extra in quota.surge.items() if seen.use.get(name, 0) <= held.get(name, 0)}
-    return Room(seen.open, lends, here, here if quota.draining or quota.learning else left)
+    anywhere = here if quota.draining or quota.learning else left
+    return Room(seen.open, lends, here, anywhere, quota.guarantees)
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -63,7 +74,8 @@ def _fit(need: ResourceList, room: Room) -> tuple[bool, bool, bool]:
     if not room.open:
         return False, False, False
     here = not resources.short(need, room.here)
-    anywhere = here or not resources.short(need, room.anywhere)
+    free = resources.subtract(room.anywhere, room.kept) if room.kept else room.anywhere
+    anywhere = here or not resources.short(need, free)
     if anywhere or not room.surge:
         return here, anywhere, anywhere
     lent = surge.lent(need, room.surge)
@@ -152,7 +164,7 @@ class Waiting:
         alike = shares if shares is not None else {"": need}
         waiter.alike = consumer, frozenset((quota, frozenset(part.items())) for quota, part in alike.items())
         enforced = [attempt.snapshot for attempt in attempts if attempt.snapshot.quota.enforced]
-        then = fit([(waiter.of(seen.quota.name), room(seen)) for seen in enforced])
+        then = fit([(waiter.of(seen.quota.name), room(seen).of(consumer.project)) for seen in enforced])
         waiter.then = Fit(lent=then.lent) if final else then
 
     def _make_room(self) -> None:
@@ -186,7 +198,10 @@ class Waiting:
 
     def choose(self, quotas: Callable[[Consumer], Sequence[str]], rooms: Mapping[str, Room], now: float) -> Choice:
         """`quotas(consumer)` names those that refuse; `rooms` has all that refuse and are known, by name."""
-        left = {name: Room(room.open, room.surge, dict(room.here), dict(room.anywhere)) for name, room in rooms.items()}
+        left = {
+            name: msgspec.structs.replace(room, here=dict(room.here), anywhere=dict(room.anywhere))
+            for name, room in rooms.items()
+        }
         by_consumer: dict[Consumer, Sequence[str]] = {}
         woken: list[Waiter] = []
         again: list[float] = []
@@ -198,7 +213,7 @@ class Waiting:
                 if waiter.consumer not in by_consumer:
                     by_consumer[waiter.consumer] = quotas(waiter.consumer)
                 names = by_consumer[waiter.consumer]
-            mine = [(waiter.of(name), left[name]) for name in names]
+            mine = [(waiter.of(name), left[name].of(waiter.consumer.project)) for name in names]
             if waiter.woken_at is not None and waiter.refused_at <= waiter.woken_at:
                 settled = waiter.woken_at + SETTLE
                 if now >= settled:

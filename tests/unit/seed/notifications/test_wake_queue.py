@@ -2,9 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from common.kube.controller.events import Regarding
+from common.quota.guarantees import Guarantee
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission.types import Attempt
+from seed.model.consumer import Consumer
 from seed.notifications.wake_queue import REWAKE, SETTLE, UNSEEN, Room, Waiter, Waiting, room
 from tests.unit.seed_world import nanos, quota_copy
 
@@ -25,6 +29,12 @@ def snapshot(
     return QuotaSnapshot(quota=quota, open=opened, granted=nanos(held), use=nanos(here))
 
 
+def guaranteed(seen: QuotaSnapshot, hard: str, used: str = "") -> QuotaSnapshot:
+    """... to project alpha."""
+    given = (Guarantee(project="alpha", hard=nanos(hard), used=nanos(used)),)
+    return msgspec.structs.replace(seen, quota=msgspec.structs.replace(seen.quota, guarantees=given))
+
+
 class World:
     """MachineSets of one project with one quota."""
 
@@ -40,10 +50,11 @@ class World:
         final: bool = True,
         seen: QuotaSnapshot | None = None,
         server: str = "s",
+        project: str = "alpha",
     ) -> None:
         regarding = Regarding(api_version="v", kind="MachineSet", namespace="ns", name=uid, uid=uid)
         attempts = [Attempt(snapshot=seen or snapshot(everywhere=LIMIT))]
-        self.waiting.refused(server, regarding, "alpha", nanos(need), attempts, final=final, now=self.now)
+        self.waiting.refused(server, regarding, Consumer(project), nanos(need), attempts, final=final, now=self.now)
 
     def refused_in_turn(self, many: int) -> None:
         """u0, u1 and so on, each a second after the one before it."""
@@ -107,6 +118,15 @@ def test_an_account_that_does_not_admit_has_no_room() -> None:
     world.refused("a", final=False, seen=snapshot(opened=False))
     assert world.wake(snapshot(opened=False), after=UNSEEN) == []
     assert world.wake(snapshot()) == ["a"]
+
+
+def test_what_is_guaranteed_to_one_project_is_no_room_for_another() -> None:
+    world = World()
+    world.refused("of-beta", project="beta")
+    world.refused("of-alpha", project="alpha")
+    kept = guaranteed(snapshot(everywhere="cpu=6"), hard="cpu=4")
+    assert world.wake(kept) == ["of-alpha"], "beta would be refused again, and woken again, all the time"
+    assert world.wake(guaranteed(snapshot(everywhere="cpu=6"), hard="cpu=4", used="cpu=1"), after=UNSEEN) == ["of-beta"]
 
 
 def test_a_seed_that_drains_has_the_room_that_it_holds() -> None:
@@ -228,7 +248,7 @@ def test_a_namespace_with_very_many_pushes_out_its_own_and_none_of_another() -> 
         regarding = Regarding(api_version="apps/v1", kind="ReplicaSet", namespace=namespace, name=name, uid=name)
         attempts = [Attempt(snapshot=snapshot(everywhere=LIMIT))]
         shares = {"q": nanos("cpu=1")}
-        waiting.refused("s", regarding, "seed", nanos("cpu=1"), attempts, final=True, now=now, shares=shares)
+        waiting.refused("s", regarding, Consumer("seed"), nanos("cpu=1"), attempts, final=True, now=now, shares=shares)
 
     refused("quiet", "web", 0.0)
     for number in range(50):
