@@ -26,24 +26,27 @@ REASON = "Fits"
 
 
 class QuotaFits(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """One quota's part. `need` is that of all that are asked for. `undecided`: why it cannot be told now."""
+    """One quota's part. `need` is that of all that are asked for. `kept`: of `used`, what is guaranteed to other projects,
+    which do not use it. `undecided`: why it cannot be told now."""
 
     name: str
     enforcement: Literal["deny", "warn"]
     fitting: int
     need: Quantities = {}
     used: Quantities = {}
+    kept: Quantities = {}
     free: Quantities = {}
     limits: Quantities = {}
     undecided: str = ""
 
 
 class Fits(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """`asked`: how many more, of which no quota that it names lets more than its `fitting`. `code`, `reason` and
-    `message` are those of the refusal, if it would be one."""
+    """`project`: whose it is. `asked`: how many more, of which no quota that it names lets more than its `fitting`.
+    `code`, `reason` and `message` are those of the refusal, if it would be one."""
 
     decision: str
     asked: int
+    project: str = ""
     code: int = 0
     reason: str = ""
     message: str = ""
@@ -57,6 +60,7 @@ def of_verdict(verdict: Verdict, count: int) -> Fits:
     return Fits(
         decision=verdict.decision,
         asked=count,
+        project=_project(verdict),
         code=refusal.code if refusal is not None else 0,
         reason=refusal.cause if refusal is not None else "",
         message=verdict.message,
@@ -65,17 +69,18 @@ def of_verdict(verdict: Verdict, count: int) -> Fits:
     )
 
 
-def of_scale(asked: Asked, size: ResourceList, seen: Iterable[QuotaSnapshot], decision: str) -> Fits:
+def of_scale(asked: Asked, size: ResourceList, seen: Iterable[QuotaSnapshot], project: str, decision: str) -> Fits:
     """`size`: what one Machine costs."""
     seen = list(seen)
-    rooms = [scale_advice.room_of(quota) for quota in seen]
+    rooms = [scale_advice.room_of(quota, project) for quota in seen]
     advice = scale_advice.advise(asked, size, rooms, deny=False)
     need = scale_advice.all_replicas(asked, size)
     return Fits(
         decision=decision,
         asked=asked.more,
+        project=project,
         warnings=[advice.warning] if advice.warning else [],
-        quotas=[_of_quota(quota, need, size, asked.more) for quota in seen],
+        quotas=[_of_quota(quota, project, need, size, asked.more) for quota in seen],
     )
 
 
@@ -99,7 +104,8 @@ def _of_attempt(verdict: Verdict, attempt: Attempt, count: int) -> QuotaFits:
     size = {name: amount // count for name, amount in need.items()}
     refusal = attempt.refusal
     exceeded = refusal is not None and refusal.cause == "QuotaExceeded"
-    found = _of_quota(attempt.snapshot, need, size, count, refusal.used if refusal is not None and exceeded else None)
+    used = refusal.used if refusal is not None and exceeded else None
+    found = _of_quota(attempt.snapshot, verdict.request.consumer.project, need, size, count, used)
     if refusal is not None and not exceeded:
         found.fitting, found.undecided = 0, refusal.message(verdict.decision)
     elif refusal is None and attempt.snapshot.quota.enforced:
@@ -107,13 +113,23 @@ def _of_attempt(verdict: Verdict, attempt: Attempt, count: int) -> QuotaFits:
     return found
 
 
+def _project(verdict: Verdict) -> str:
+    return verdict.request.consumer.project if verdict.request is not None else ""
+
+
 def _of_quota(
-    seen: QuotaSnapshot, need: ResourceList, size: ResourceList, count: int, used: ResourceList | None = None
+    seen: QuotaSnapshot,
+    project: str,
+    need: ResourceList,
+    size: ResourceList,
+    count: int,
+    used: ResourceList | None = None,
 ) -> QuotaFits:
     """`used`: by which it refuses."""
-    room = scale_advice.room_of(seen)
+    room = scale_advice.room_of(seen, project)
     if used is not None:
-        room = msgspec.structs.replace(room, used=used)
+        # What is used here alone may be enough to refuse, and then has nothing that is kept.
+        room = msgspec.structs.replace(room, used=resources.maximum(room.used, used) if room.kept else used)
     names = [name for name in sorted(need) if name in room.limits and need[name] > 0]
     return QuotaFits(
         name=room.quota,
@@ -121,6 +137,7 @@ def _of_quota(
         fitting=min([count, *scale_advice.fitting(room, size).values()]),
         need=wire_quantities(resources.only(need, names)),
         used=wire_quantities({name: room.used.get(name, 0) for name in names}),
+        kept=wire_quantities(resources.only(room.kept, names)),
         free=wire_quantities(resources.only(scale_advice.free(room), names)),
         limits=wire_quantities(resources.only(room.limits, names)),
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from common.quota import resources
+from common.quota import guarantees, resources
 from common.quota.resources import ResourceList
 from seed.accounts.snapshot import QuotaSnapshot
 from seed.admission import denial
@@ -29,11 +29,13 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota, and how full it is. `surge`: rollouts have some of their own."""
+    """A quota, and how full it is. `kept`: of `used`, what is guaranteed to other projects, which do not use it.
+    `surge`: rollouts have some of their own."""
 
     quota: str
     limits: ResourceList
     used: ResourceList
+    kept: ResourceList = {}
     being_created: ResourceList = {}
     enforced: bool = True
     surge: bool = False
@@ -57,8 +59,9 @@ class _Shortage(msgspec.Struct, frozen=True):
 
     def amounts(self, size: ResourceList) -> str:
         name = self.resource
-        need, left = resources.alike(name, size[name] * self.count, free(self.room)[name])
-        return f"{name}={need}, {left} free"
+        kept = self.room.kept.get(name, 0)
+        need, left, others = resources.alike(name, size[name] * self.count, free(self.room)[name], kept)
+        return f"{name}={need}, {left} free" + (f", {others} kept for other projects" if kept else "")
 
 
 def asked(new: Deployment, old: Deployment | None, *, is_deployment: bool) -> Asked | None:
@@ -98,12 +101,15 @@ def all_replicas(asked: Asked, size: ResourceList) -> ResourceList:
     return {name: amount * asked.more for name, amount in size.items()}
 
 
-def room_of(seen: QuotaSnapshot) -> Room:
+def room_of(seen: QuotaSnapshot, project: str) -> Room:
+    """... for the project: as a refusal says it, see seed/admission/limits.py."""
     quota = seen.quota
+    kept = {name: amount for name, amount in guarantees.kept_from(quota.guarantees, project).items() if amount}
     return Room(
         quota=quota.name,
         limits=quota.limits,
-        used=seen.used,
+        used=resources.add(seen.used, kept),
+        kept=kept,
         being_created=quota.global_reserved,
         enforced=quota.enforced,
         surge=bool(quota.surge),
@@ -145,7 +151,7 @@ def _rollout(asked: Asked, size: ResourceList, rooms: Iterable[Room]) -> str:
 
 def _refused(requester: _Shortage, asked: Asked, need: ResourceList) -> Refusal:
     room, note = requester.room, f"{requester.fitting} of {_replicas(asked)} can start"
-    return denial.exceeded(room.quota, need, room.used, room.limits, room.being_created, note=note)
+    return denial.exceeded(room.quota, need, room.used, room.limits, room.being_created, note=note, kept=room.kept)
 
 
 def _shortages(rooms: Iterable[Room], count: int, size: ResourceList) -> Sequence[_Shortage]:

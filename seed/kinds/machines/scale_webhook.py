@@ -126,7 +126,8 @@ class ScaleWebhook(Webhook[RawRequest]):
         question = await self._question(caller, kind, review, deadline) if mode != "off" else None
         if question is None:
             return WebhookAnswer(verdict=Verdict(decision=decision), kind=kind, recorded=False)
-        rooms = [scale_advice.room_of(seen) for seen in question.seen]
+        project = question.cluster.spec.project
+        rooms = [scale_advice.room_of(seen, project) for seen in question.seen]
         advice = scale_advice.advise(question.asked, question.size, rooms, deny=mode == "deny")
         if advice.refusals:
             verdict = _refused(question, advice.refusals, decision, dry_run=review.dry_run)
@@ -147,7 +148,8 @@ class ScaleWebhook(Webhook[RawRequest]):
         else:
             found = Fits(decision=decision, asked=0)
             if question is not None:
-                found = fits.of_scale(question.asked, question.size, question.seen, decision)
+                project = question.cluster.spec.project
+                found = fits.of_scale(question.asked, question.size, question.seen, project, decision)
         return WebhookAnswer(verdict=Verdict(decision=decision), kind=kind, recorded=False, fits=found)
 
     async def _question(self, caller: str, kind: str, review: RawRequest, deadline: float) -> _Question | None:

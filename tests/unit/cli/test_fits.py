@@ -153,7 +153,19 @@ CASES = {
         ),
     ),
 }
+CASES["kept"] = Found(
+    what="machine/f",
+    group="cluster.k8s.io",
+    count=1,
+    answer=Fits(
+        decision="01JD3Y6Q",
+        asked=1,
+        code=403,
+        quotas=[part("org-acme", 0, need="8", used="196", kept="16", free="4", limits="200")],
+    ),
+)
 RESULTS = {
+    "kept": ("does not fit", 2),
     "short": ("does not fit", 2),
     "fits": ("fits", 0),
     "warns": ("fits", 0),

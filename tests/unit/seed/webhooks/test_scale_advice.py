@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from common.quota.guarantees import Guarantee
+from seed.accounts.snapshot import QuotaSnapshot
 from seed.machines import deployments
 from seed.machines.deployments import Deployment
-from seed.webhooks import scale_advice
+from seed.webhooks import fits, scale_advice
 from seed.webhooks.scale_advice import Advice, Asked, Room
-from tests.unit.seed_world import nanos
+from tests.unit.seed_world import nanos, quota_copy
 
 SIZE = nanos("cpu=8,memory=16Gi,machines=1")
 
@@ -187,6 +189,25 @@ def test_of_several_quotas_the_one_speaks_that_lets_the_fewest_start() -> None:
     refusals = told(more(10), own, organization, deny=True).refusals
     assert [refusal.quota for refusal in refusals] == ["org-acme", "project-alpha"]
     assert refusals[0].text.startswith("exceeded quota: org-acme,")
+
+
+def test_what_is_guaranteed_to_others_is_not_free_and_is_named() -> None:
+    quota = quota_copy("org-acme", limits="cpu=64", usage="cpu=24")
+    given = (Guarantee(project="alpha", hard=nanos("cpu=16"), used=nanos("cpu=8")),)
+    seen = QuotaSnapshot(quota=msgspec.structs.replace(quota, guarantees=given))
+    assert told(more(5), scale_advice.room_of(seen, "alpha")) == Advice()
+    of_beta = scale_advice.room_of(seen, "beta")
+    advice = told(more(5), of_beta)
+    assert advice.warning == (
+        "seedquota/org-acme: 5 replicas need cpu=40, 32 free, 8 kept for other projects: 4 can start"
+    )
+    (refusal,) = told(more(5), of_beta, deny=True).refusals
+    assert "requested: cpu=40, used: cpu=32, limited: cpu=64" in refusal.text
+    assert "cpu=8 of used is guaranteed to other projects" in refusal.text
+    asked = fits.of_scale(more(5), SIZE, [seen], "beta", "d")
+    (part,) = asked.quotas
+    assert (asked.project, part.fitting, part.free, part.kept) == ("beta", 4, {"cpu": "32"}, {"cpu": "8"})
+    assert fits.of_scale(more(5), SIZE, [seen], "alpha", "d").quotas[0].fitting == 5
 
 
 def test_a_refusal_has_the_numbers_of_a_machines_and_says_how_many_can_start() -> None:
