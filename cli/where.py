@@ -37,10 +37,11 @@ examples:
 
 What one needs is named, or asked for with a file: by a dry run in a cluster that would admit it, as `seedquota fits`.
 NOW is what the seed admits without asking for anything; BY-RECALL what it can with all that is free, and that other
-seeds can give back. It is read from the status of quotas on the master, which follows within seconds. ROOM is what the
-account of a user cluster can have more, by the cloud's own quota: of OpenStack cores, memory and instances, of Azure
-vCPUs and virtual machines of all sizes. Seeds ask for it every ten minutes; ? is not known, and the exit status tells
-nothing of it.
+seeds can give back. Neither has what is guaranteed to other projects; of an organization, they are what a project
+without a guarantee could have. It is read from the status of quotas on the master, which follows within seconds. ROOM
+is what the account of a user cluster can have more, by the cloud's own quota: of OpenStack cores, memory and instances,
+of Azure vCPUs and virtual machines of all sizes. Seeds ask for it every ten minutes; ? is not known, and the exit
+status tells nothing of it.
 Exit status: 0 it fits on a seed, 1 failed, 2 it fits on none, 3 it fits, and a figure may be out of date.
 """
 
@@ -128,7 +129,8 @@ async def _of_subject(options: argparse.Namespace, master: Cluster) -> list[Shap
             )
         subjects.add(f"organization/{project.spec.organization}")
     found = await quotas.every(master)
-    return [Shaped(quota, size) for quota in found if figures.subject_of(quota) in subjects]
+    mine = name if kind == "project" else ""
+    return [Shaped(quota, size, mine) for quota in found if figures.subject_of(quota) in subjects]
 
 
 def _size(need: Mapping[str, str | None]) -> ResourceList:
@@ -150,13 +152,15 @@ async def _of_file(options: argparse.Namespace, master: Cluster) -> list[Shaped]
     async with connected_to(kubeconfig, context, "cluster", options) as cluster:
         asked = await asking.ask(cluster, asking.unnamed(manifests[0]), namespace, 1)
     sizes: dict[str, ResourceList] = {}
+    project = ""
     for each in asked:
         if each.answer is None or (each.answer.code and not each.answer.quotas):
             why = each.answer.message if each.answer is not None else "no quota answers for it in that cluster"
             raise Failed(f"what {each.what} needs is not known: {why}")
+        project = each.answer.project or project
         for quota in each.answer.quotas:
             sizes[quota.name] = resources.add(sizes.get(quota.name, {}), resources.parse(quota.need))
-    return [Shaped(await quotas.the_one(master, name), size) for name, size in sorted(sizes.items())]
+    return [Shaped(await quotas.the_one(master, name), size, project) for name, size in sorted(sizes.items())]
 
 
 def _stale(shaped: Sequence[Shaped], seeds: Sequence[Seed]) -> list[str]:

@@ -123,7 +123,9 @@ def _quota(one: QuotaFits) -> str:
     warns = ", which only warns" if one.enforcement == "warn" else ""
     kept = resources.text(resources.only(resources.parse(one.kept), sorted(name for name, _, _ in lacking)))
     others = f"; {kept} is guaranteed to other projects" if kept else ""
-    return f"{', '.join(f'{name}: need {need}, free {free}' for name, need, free in lacking)} ({one.name}{warns}{others})"
+    return (
+        f"{', '.join(f'{name}: need {need}, free {free}' for name, need, free in lacking)} ({one.name}{warns}{others})"
+    )
 
 
 def _lacking(one: QuotaFits) -> list[tuple[str, str, str]]:

@@ -164,6 +164,17 @@ def uncharged(projects: ResourceList, held: ResourceList) -> dict[str, int]:
     return resources.total({resource(name): held[name] - amount} for name, amount in charged.items())
 
 
+def idle_by_project(by_counter: ResourceList, held: ResourceList) -> dict[str, dict[str, int]]:
+    """What is held of each project's guarantee and not used, neither by it nor by others before it was guaranteed.
+    `by_counter`: the use, with what of it is `occupied`."""
+    found: dict[str, dict[str, int]] = {}
+    for name in counters(held):
+        if (idle := held[name] - by_counter.get(name, 0)) > 0:
+            project, resource = parts(name)
+            found.setdefault(project, {})[resource] = idle
+    return found
+
+
 def split(used: ResourceList, charged: ResourceList) -> dict[str, int]:
     """The use by counter."""
     after = resources.add(used, charged)

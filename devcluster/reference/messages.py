@@ -158,6 +158,10 @@ def _warnings() -> Iterator[tuple[str, str]]:
         quota = Room(quota=_QUOTA, limits=limits, used=resources.subtract(limits, resources.parse({"cpu": room})))
         advice = scale_advice.advise(asked, size, [quota], deny=False)
         yield advice.reason, advice.warning
+    used, kept = resources.parse({"cpu": "32"}), resources.parse({"cpu": "8"})
+    organization = Room(quota="org-acme", limits=limits, used=used, kept=kept)
+    advice = scale_advice.advise(Asked(5, 5, True), size, [organization], deny=False)
+    yield advice.reason, advice.warning
     undecided = scale_advice.undecided("what one Machine costs is not known yet")
     yield undecided.reason, undecided.warning
 

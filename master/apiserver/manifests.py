@@ -194,7 +194,7 @@ def _object(known: PreviewInput, item: ObjectNeeds) -> ManifestObject:
     return ManifestObject(
         object=item.object,
         count=item.count,
-        fitting=0 if item.problem else previews.fitting(known.quotas, sizes, item.count),
+        fitting=0 if item.problem else previews.fitting(known, sizes, item.count),
         need=resources.render(largest),
         unknown=dict(item.unknown),
         problem=item.problem,

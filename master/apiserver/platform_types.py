@@ -19,7 +19,7 @@ from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota, Named, Override
 from master.cache.organization_limits import is_of_a_part
 from master.grants.overrides import raised, shown_limits
-from master.quotas import limit_changes, placing
+from master.quotas import kept_shares, limit_changes
 from master.quotas.limit_changes import Changed
 
 MOST_NAMED = 100  # quotas, in one answer
@@ -227,7 +227,7 @@ def seed_holdings(seed: Seed, quotas: Iterable[MasterQuota]) -> SeedHoldings:
         if line is None:
             incomplete += quota.status.seeds_omitted > 0
             continue
-        idle = {each: amount for each, amount in placing.idle_of(line).items() if amount}
+        idle = {each: amount for each, amount in kept_shares.all_idle(line).items() if amount}
         frees = resources.add(frees, idle)
         if line.granted or line.local_usage:
             found.append(

@@ -32,7 +32,7 @@ from master.apiserver.serializers import (
 )
 from master.cache import picked_seeds
 from master.cache.objects import MasterQuota
-from master.quotas import placing, staleness
+from master.quotas import kept_shares, placing, staleness
 from master.quotas.placing import Place, Shaped
 
 NOTHING: Final[ResourceList] = {}
@@ -73,12 +73,14 @@ class WhereRequest(Body, kw_only=True):
 
 
 class Shortage(AnswerBody, kw_only=True):
-    """`enforcement` warn: it would be admitted, with a warning."""
+    """`kept`: of `used`, what is guaranteed to other projects, which do not use it. `enforcement` warn: it would be
+    admitted, with a warning."""
 
     quota: str
     type: str
     requested: str
     used: str
+    kept: str
     limit: str
     short: str
     enforcement: str
@@ -86,7 +88,7 @@ class Shortage(AnswerBody, kw_only=True):
 
 class Holder(AnswerBody, kw_only=True):
     """A seed that holds capacity of a type that is short, and does not use it. In state Current it gives that back to
-    whoever needs it: it is no part of what is short."""
+    whoever needs it: it is no part of what is short. What it keeps for other projects is not in `idle`."""
 
     quota: str
     type: str
@@ -123,14 +125,15 @@ class WhereResult(FitsResult, kw_only=True):
 
 @dataclass(frozen=True)
 class PreviewInput:
-    """The quotas that limit a subject, all seeds, and the time. `allocated`: types that Allocations have. `sees_seeds`:
-    whoever asks may see what seeds hold."""
+    """The quotas that limit a subject, all seeds, and the time. `project`: which one asks; of an organization, any that
+    has no guarantee. `allocated`: types that Allocations have. `sees_seeds`: whoever asks may see what seeds hold."""
 
     quotas: Sequence[MasterQuota]
     seeds: Sequence[Seed]
     now: datetime
     allocated: frozenset[str] = frozenset()
     sees_seeds: bool = False
+    project: str = kept_shares.ANY
 
 
 class Subjected(Protocol):
@@ -197,7 +200,7 @@ def where(known: PreviewInput, asked: WhereRequest) -> WhereResult:
 
 def places(known: PreviewInput, sizes: Needs) -> list[Place]:
     """How many of something fit on each seed on which the quotas limit it. `sizes`: what one of it needs of each."""
-    shaped = [Shaped(quota, sizes[quota.metadata.name]) for quota in known.quotas]
+    shaped = [Shaped(quota, sizes[quota.metadata.name], known.project) for quota in known.quotas]
     found = placing.places(shaped, limited_seeds(known))
     if any(_by_allocation(known, size) for size in sizes.values()):
         found = placing.where_allocated(found, known.seeds)
@@ -238,48 +241,57 @@ def _compared(known: PreviewInput, asked: Calculation) -> dict[str, Any]:
     sizes = _alike(known, _known(known, asked.resources, "/resources"))
     return {
         "fits": all(each.enforcement != "deny" for each in found.shortages),
-        "fitting": fitting(known.quotas, sizes, asked.replicas, _known(known, asked.replaces, "/replaces")),
+        "fitting": fitting(known, sizes, asked.replicas, _known(known, asked.replaces, "/replaces")),
         **vars(found),
     }
 
 
 def compared(known: PreviewInput, needs: Needs) -> Compared:
     """What is short, and who holds what is."""
-    shortages = [each for quota in known.quotas for each in _shortages(quota, needs[quota.metadata.name])]
+    shortages = [
+        each for quota in known.quotas for each in _shortages(quota, known.project, needs[quota.metadata.name])
+    ]
     silence = staleness.silence_of_master(known.seeds, known.now)
     return Compared(
         shortages=shortages,
-        holders=_holders(known.quotas, shortages) if known.sees_seeds else UNSET,
-        message="; ".join(f"{each.quota}: {each.type} short by {each.short}" for each in shortages),
+        holders=_holders(known, shortages) if known.sees_seeds else UNSET,
+        message="; ".join(map(_short_text, shortages)),
         as_of=as_of(known.quotas),
         stale=any(staleness.stale_of(quota, silence) for quota in known.quotas),
     )
 
 
-def _shortages(quota: MasterQuota, need: ResourceList) -> Iterable[Shortage]:
+def _short_text(short: Shortage) -> str:
+    kept = f" ({short.kept} is guaranteed to other projects)" if short.kept != "0" else ""
+    return f"{short.quota}: {short.type} short by {short.short}{kept}"
+
+
+def _shortages(quota: MasterQuota, project: str, need: ResourceList) -> Iterable[Shortage]:
     """By what a seed admits with: used + requested > limit. What is never counted is never refused."""
-    used, limits = used_of([quota]), limits_of([quota])
+    used, limits, kept = kept_shares.used(quota, project), limits_of([quota]), kept_shares.kept_from(quota, project)
     counted = resources.only(limits, used)
     for name, short in resources.over_limit(need, used, counted).items():
-        requested, use, limit, missing = resources.shown(name, need[name], used[name], limits[name], short)
+        amounts = need[name], used[name], kept.get(name, 0), limits[name], short
+        requested, use, of_others, limit, missing = resources.shown(name, *amounts)
         yield Shortage(
             quota=quota.metadata.name,
             type=name,
             requested=requested,
             used=use,
+            kept=of_others,
             limit=limit,
             short=missing,
             enforcement=str(quota.spec.get("enforcement", "deny")),
         )
 
 
-def fitting(quotas: Iterable[MasterQuota], sizes: Needs, count: int, replaced: ResourceList = NOTHING) -> int:
+def fitting(known: PreviewInput, sizes: Needs, count: int, replaced: ResourceList = NOTHING) -> int:
     """How many of `count` do, by every quota that denies. `sizes`: what one needs of each. `replaced` is used now."""
     most = count
-    for quota in quotas:
+    for quota in known.quotas:
         if quota.spec.get("enforcement", "deny") != "deny":
             continue
-        size, used, limits = sizes[quota.metadata.name], used_of([quota]), limits_of([quota])
+        size, used, limits = sizes[quota.metadata.name], kept_shares.used(quota, known.project), limits_of([quota])
         for name in limits.keys() & used.keys() & size.keys():
             if size[name]:
                 room = max(limits[name] - used[name], 0) + replaced.get(name, 0)
@@ -287,13 +299,13 @@ def fitting(quotas: Iterable[MasterQuota], sizes: Needs, count: int, replaced: R
     return most
 
 
-def _holders(quotas: Iterable[MasterQuota], shortages: Sequence[Shortage]) -> list[Holder]:
+def _holders(known: PreviewInput, shortages: Sequence[Shortage]) -> list[Holder]:
     """Who holds most comes first."""
     short = {(each.quota, each.type) for each in shortages}
     found = []
-    for quota in quotas:
+    for quota in known.quotas:
         for line in quota.status.seeds:
-            for name, idle in placing.idle_of(line).items():
+            for name, idle in kept_shares.idle(line, known.project).items():
                 if idle and line.state != "Lost" and (quota.metadata.name, name) in short:
                     found.append((idle, quota.metadata.name, name, line))
     found.sort(key=lambda each: (each[1], each[2], -each[0], each[3].name))

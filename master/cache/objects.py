@@ -44,12 +44,14 @@ class AllocatedTypes(msgspec.Struct, frozen=True):
 
 
 class SeedUsage(Wire):
-    """One seed's line in a quota's status. `granted` is what it holds now."""
+    """One seed's line in a quota's status. `granted` is what it holds now, and `kept_for`, by project, the part of it
+    that is guaranteed to the project and not used."""
 
     name: str
     state: str = ""
     local_usage: Quantities = {}
     granted: Quantities = {}
+    kept_for: dict[str, Quantities] = {}
     last_report_time: str = ""
     waits_for: AccountWait | None = None  # of one that is Fenced
 

@@ -10,16 +10,18 @@ from common.api.types import Seed
 from common.quota import resources
 from common.quota.names import in_order
 from common.quota.resources import ResourceList
-from master.cache.objects import MasterQuota, SeedUsage, spec_quota
+from master.cache.objects import MasterQuota, spec_quota
+from master.quotas import kept_shares
 
 CURRENT = "Current"
 
 
 class Shaped(msgspec.Struct, frozen=True):
-    """A quota, and what one of the shape needs of it."""
+    """A quota, and what one of the shape needs of it. `project`: whose it is: others' guarantees are not for it."""
 
     quota: MasterQuota
     size: ResourceList
+    project: str = kept_shares.ANY
 
 
 class Place(msgspec.Struct, frozen=True, rename="camel"):
@@ -54,7 +56,7 @@ def where_allocated(found: Sequence[Place], seeds: Sequence[Seed]) -> list[Place
 def _place(seed: str, state: str, limiting: Sequence[Shaped]) -> Place:
     now, least, limited_by = None, None, ""
     for each in limiting:
-        idle, free = _idle(each.quota, seed), _free(each.quota, seed)
+        idle, free = _idle(each.quota, seed, each.project), _free(each.quota, seed, each.project)
         for name in in_order(each.size):
             if each.size[name] <= 0 or name not in free:
                 continue
@@ -66,25 +68,20 @@ def _place(seed: str, state: str, limiting: Sequence[Shaped]) -> Place:
     return Place(seed=seed, state=state, now=now, by_recall=least, limited_by=limited_by)
 
 
-def _free(quota: MasterQuota, seed: str) -> dict[str, int]:
-    """What nobody uses, without what seeds hold that cannot be asked to give it back."""
-    used = resources.parse(quota.status.global_usage)
+def _free(quota: MasterQuota, seed: str, project: str) -> dict[str, int]:
+    """What the project may use, without what seeds hold that cannot be asked to give it back."""
+    used = kept_shares.used(quota, project)
     limits = resources.parse(quota.status.hard or spec_quota(quota))
     free = {name: limit - used[name] for name, limit in limits.items() if name in used}
     for line in quota.status.seeds:
         if line.name != seed and line.state not in (CURRENT, "Lost"):
-            free = resources.only(resources.subtract(free, _idle(quota, line.name)), free)
+            free = resources.only(resources.subtract(free, _idle(quota, line.name, project)), free)
     return free
 
 
-def _idle(quota: MasterQuota, seed: str) -> Mapping[str, int]:
+def _idle(quota: MasterQuota, seed: str, project: str) -> Mapping[str, int]:
     line = next((each for each in quota.status.seeds if each.name == seed), None)
-    return idle_of(line) if line is not None else {}
-
-
-def idle_of(line: SeedUsage) -> ResourceList:
-    """What a seed holds of a quota and does not use."""
-    return resources.at_least_zero(resources.subtract(resources.parse(line.granted), resources.parse(line.local_usage)))
+    return kept_shares.idle(line, project) if line is not None else {}
 
 
 def _state(seed: Seed, limiting: Sequence[Shaped]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import msgspec
@@ -38,6 +38,7 @@ class SeedView(msgspec.Struct, frozen=True, kw_only=True):
     fenced: bool = False
     learned: bool = True
     held: ResourceList = {}
+    kept_for: Mapping[str, ResourceList] = {}  # by project, what of that is guaranteed to it and not used
     use: ResourceList = {}
     reserved: ResourceList = {}
     stale_sources: Sequence[StaleSource] = ()

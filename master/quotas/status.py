@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from common.api.conditions import transition
 from common.api.convert import guarantee_to_wire, wire_quantities
 from common.api.subject_text import subject_text
-from common.api.types import ResourceQuotaSpec
+from common.api.types import Quantities, ResourceQuotaSpec
 from common.quota import resources, surge
 from common.quota.resources import ResourceList
 from common.quota.use_text import peak_text, usage_text
@@ -117,11 +117,17 @@ def seed_lines(seeds: Sequence[SeedView], limits: ResourceList) -> list[SeedUsag
             state=seed.state,
             local_usage=wire_quantities(_nonzero(resources.only(seed.use, limits))),
             granted=wire_quantities(_nonzero(resources.only(seed.held, limits))),
+            kept_for=_by_project(seed.kept_for, limits),
             last_report_time=seed.last_report_time,
             waits_for=seed.waits_for if seed.state == "Fenced" else None,
         )
         for seed in sorted(seeds, key=rank)
     ]
+
+
+def _by_project(kept: Mapping[str, ResourceList], limits: ResourceList) -> dict[str, Quantities]:
+    found = {project: resources.only(amounts, limits) for project, amounts in sorted(kept.items())}
+    return {project: wire_quantities(amounts) for project, amounts in found.items() if amounts}
 
 
 def _nonzero(amounts: ResourceList) -> dict[str, int]:

@@ -104,6 +104,7 @@ class Views:
             fenced=report is not None and bool(report.nonce),
             learned=holding.learned and not (state.uid in self._doubtful and link is not None and not link.listed),
             held=guarantees.merged(seed.held),
+            kept_for=guarantees.idle_by_project(seed.use, seed.held),
             use=seed.total,
             reserved=report.reserved if report is not None else {},
             stale_sources=stale_sources,

@@ -26,8 +26,8 @@ REASON = "Fits"
 
 
 class QuotaFits(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """One quota's part. `need` is that of all that are asked for. `kept`: of `used`, what is guaranteed to other projects,
-    which do not use it. `undecided`: why it cannot be told now."""
+    """One quota's part. `need` is that of all that are asked for. `kept`: of `used`, what is guaranteed to other
+    projects, which do not use it. `undecided`: why it cannot be told now."""
 
     name: str
     enforcement: Literal["deny", "warn"]

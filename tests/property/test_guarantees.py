@@ -6,13 +6,14 @@ The master grants within the limits of each counter, as long as all of them toge
 from __future__ import annotations
 
 import msgspec
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from common.quota import account as accounts
 from common.quota import guarantees, resources
 from common.quota.account import Account, Admitted, Grant, Reservation
+from common.quota.guarantees import Guarantee
 from common.quota.reservations import Reserving
 
 LIMIT = 20
@@ -115,6 +116,39 @@ class Changing(InForce):
 
     @invariant()
     def each_project_has_what_it_is_guaranteed(self) -> None: ...
+
+
+@given(
+    given=st.dictionaries(st.sampled_from(PROJECTS), st.integers(1, 9), max_size=2),
+    used=st.dictionaries(st.sampled_from(PROJECTS), st.integers(0, 12)),
+    project=st.sampled_from(PROJECTS),
+)
+def test_what_is_said_to_fit_is_what_a_seed_admits(given: dict[str, int], used: dict[str, int], project: str) -> None:
+    """A seed that holds all of the limit, and advice of the numbers that the master shows (rule 4.16)."""
+    if sum(given.values()) > LIMIT or sum(used.values()) > LIMIT:
+        return
+    hard = {name: {"cpu": amount} for name, amount in given.items()}
+    kept = guarantees.kept_from(
+        [Guarantee(project=name, hard=each, used={"cpu": used.get(name, 0)}) for name, each in hard.items()], project
+    )
+    said = max(LIMIT - sum(used.values()) - kept.get("cpu", 0), 0)
+    limits = guarantees.ceilings({"cpu": LIMIT}, [Guarantee(project=name, hard=each) for name, each in hard.items()])
+    present = Account(
+        incarnation="a",
+        master="m",
+        epoch=1,
+        granted=guarantees.of_counters(limits),
+        owners={f"ns/{name}": name for name in PROJECTS},
+        used={f"ns/{name}": {"cpu": amount} for name, amount in used.items()},
+    )
+    reserving = Reserving(present, limits)
+    admitted = 0
+    while isinstance(
+        reserving.claim(str(admitted), Reservation(source=f"ns/{project}", object="o", amount={"cpu": 1})), Admitted
+    ):
+        admitted += 1
+    lent = sum(max(used.get(name, 0), given.get(name, 0)) for name in PROJECTS) > LIMIT
+    assert said <= admitted if lent else said == admitted
 
 
 TestInForce, TestChanging = InForce.TestCase, Changing.TestCase

@@ -126,6 +126,14 @@ def test_a_project_asks_for_its_guarantee_first() -> None:
     assert guarantees.used_by_others(given, {"cpu": 98}, {"cpu": 100}) == {}
 
 
+def test_what_a_seed_keeps_is_what_it_holds_and_nobody_uses() -> None:
+    held = {"cpu": 20, ALPHA: 8, BETA: 4}
+    charged = guarantees.split({"cpu": 10}, guarantees.charges({ALPHA: 3}, held))
+    assert guarantees.idle_by_project(charged, held) == {"alpha": {"cpu": 5}, "beta": {"cpu": 4}}
+    assert guarantees.idle_by_project({"cpu": 24, ALPHA: 8, BETA: 1}, held) == {"beta": {"cpu": 3}}
+    assert guarantees.idle_by_project({"cpu": 10}, {"cpu": 20}) == {}
+
+
 def test_a_source_that_goes_has_no_owner() -> None:
     assert accounts.forget_source(used(1, 1), 1, "ns/alpha").owners == {}
     assert accounts.forget_source(used(1, 1), 1, "ns/beta").owners == OWNERS

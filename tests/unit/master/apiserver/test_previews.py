@@ -206,6 +206,63 @@ def test_who_holds_what_is_short_is_told_to_who_may_see_all_quotas_alone() -> No
     ]
 
 
+ACME = {"kind": "organization", "name": "acme"}
+
+
+def kept_for_alpha(**more: Any) -> MasterQuota:
+    """Six of ten are used, two of these by alpha, which is guaranteed five: three are free for it alone."""
+    lines = [
+        {
+            "name": "a",
+            "state": "Current",
+            "granted": {"cpu": 8},
+            "localUsage": {"cpu": 4},
+            "keptFor": {"alpha": {"cpu": 3}},
+        },
+        {"name": "b", "state": "Current", "granted": {"cpu": 2}, "localUsage": {"cpu": 2}},
+    ]
+    given = [{"project": "alpha", "hard": {"cpu": 5}, "used": {"cpu": 2}}]
+    used = {"globalUsage": {"cpu": 6}, "seeds": lines, "guarantees": given, "conditions": [CURRENT], **more}
+    return quota("org-acme", ACME, {"cpu": 10}, **used)
+
+
+def of_project(name: str, *quotas: MasterQuota) -> PreviewInput:
+    seeds = [seed(each, "2026-11-20T10:00:00Z", CONNECTED) for each in "ab"]
+    return PreviewInput(quotas, seeds, NOW, sees_seeds=True, project=name)
+
+
+@pytest.mark.parametrize(("project", "free"), [("alpha", 4), ("beta", 1), ("", 1)], ids=["its own", "sibling", "any"])
+def test_what_is_guaranteed_to_one_project_fits_for_it_alone(project: str, free: int) -> None:
+    known = of_project(project, kept_for_alpha())
+    assert previews.fits(known, FitsRequest(resources={"cpu": 1}, replicas=free)).fits
+    found = previews.fits(known, FitsRequest(resources={"cpu": 1}, replicas=5))
+    assert (found.fits, found.fitting) == (False, free)
+    (short,) = found.shortages
+    assert (short.used, short.kept, short.limit) == (("6", "0", "10") if free == 4 else ("9", "3", "10"))
+    kept = "" if free == 4 else " (3 is guaranteed to other projects)"
+    assert found.message == f"org-acme: cpu short by {5 - free}{kept}"
+    assert isinstance(found.holders, list)
+    assert [(each.seed, each.idle) for each in found.holders] == [("a", str(free))]
+    there = previews.where(known, WhereRequest(resources={"cpu": 1})).items
+    assert [(each.seed, each.now, each.by_recall) for each in there] == [("a", free, free), ("b", 0, free)]
+
+
+def test_what_a_seed_that_is_away_keeps_for_one_project_is_not_counted_twice() -> None:
+    lines = [
+        {
+            "name": "a",
+            "state": "Stale",
+            "granted": {"cpu": 5},
+            "localUsage": {"cpu": 2},
+            "keptFor": {"alpha": {"cpu": 3}},
+        },
+        {"name": "b", "state": "Current", "granted": {"cpu": 4}, "localUsage": {"cpu": 4}},
+    ]
+    for project, free in (("alpha", 1), ("beta", 1)):
+        there = previews.where(of_project(project, kept_for_alpha(seeds=lines)), WhereRequest(resources={"cpu": 1}))
+        assert [each.by_recall for each in there.items if each.seed == "b"] == [free]
+
+
 def test_a_quota_of_some_seeds_says_nothing_of_others() -> None:
     present = counted({"cpu": 9}, {"cpu": 4})
     subject = {**PROJECT, "seeds": {"names": ["own"]}}

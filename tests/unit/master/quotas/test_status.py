@@ -42,6 +42,13 @@ def status(*seeds, before=None, **more):
     return quota_status(view(*seeds, **more), before or QuotaStatus(), NOW)
 
 
+def test_a_line_of_a_seed_says_what_of_that_is_kept_for_whom():
+    held = amounts(cpu="20", memory="8Gi")
+    found = status(seed(use={"cpu": "4"}, held=held, kept_for={"beta": amounts(cpu="5", gpus="1"), "gamma": {}}))
+    (line,) = found.seeds
+    assert (line.granted, line.kept_for) == ({"cpu": "20"}, {"beta": {"cpu": "5"}})
+
+
 def condition(found, kind):
     (match,) = (each for each in found.conditions if each.type == kind)
     return match.status, match.reason, match.message

@@ -1,0 +1,45 @@
+"""What of a quota a project cannot use, since it is guaranteed to others (protocol.md, rule 4.16): by the quota's
+status, as a seed refuses by it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from common.api.convert import guarantee_from_wire
+from common.quota import guarantees, resources
+from common.quota.guarantees import Guarantee
+from common.quota.resources import ResourceList
+from master.cache.objects import MasterQuota, SeedUsage
+
+ANY = ""  # a project that has no guarantee
+
+
+def given(quota: MasterQuota) -> Sequence[Guarantee]:
+    return [guarantee_from_wire(each) for each in quota.status.guarantees]
+
+
+def kept_from(quota: MasterQuota, project: str) -> dict[str, int]:
+    """What others are guaranteed and do not use, of what is counted."""
+    if not quota.status.guarantees:
+        return {}
+    kept = resources.only(guarantees.kept_from(given(quota), project), quota.status.global_usage)
+    return {name: amount for name, amount in kept.items() if amount}
+
+
+def used(quota: MasterQuota, project: str) -> dict[str, int]:
+    """With what is kept from the project, which it finds used."""
+    return resources.add(resources.parse(quota.status.global_usage), kept_from(quota, project))
+
+
+def all_idle(line: SeedUsage) -> ResourceList:
+    """What a seed holds of a quota and does not use."""
+    return resources.at_least_zero(resources.subtract(resources.parse(line.granted), resources.parse(line.local_usage)))
+
+
+def idle(line: SeedUsage, project: str) -> ResourceList:
+    """... and would admit for the project."""
+    of_others = resources.total(
+        resources.parse(amounts) for other, amounts in line.kept_for.items() if other != project
+    )
+    found = all_idle(line)
+    return resources.at_least_zero(resources.subtract(found, resources.only(of_others, found)))
