@@ -16,8 +16,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from common.api.types import MAX_AMOUNT, AllocatedResource, AllocationSpec
 from common.api.types import Allocation as Stored
+from master.apiserver.capacity import Allocated
 from master.apiserver.problem import invalid
-from master.apiserver.serializers import MAX_TYPES, Allocated, Name, ReadOnly, SubjectName, Type
+from master.apiserver.serializers import MAX_TYPES, Name, ReadOnly, SubjectName, Type
 
 MAX_AT_ONCE = 100  # allocations in one request
 NAME_ANNOTATION = "seedquota.io/display-name"

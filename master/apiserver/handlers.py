@@ -18,14 +18,14 @@ from common.kube.client.errors import (
     Invalid,
     NotFound,
 )
-from master.apiserver import openapi, page, serializers
+from master.apiserver import capacity, openapi, page, serializers
 from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import Call, RouteResponse
+from master.apiserver.capacity import OrganizationQuotasUpdate
 from master.apiserver.override_types import OverridesUpdate, overrides
 from master.apiserver.problem import FieldError, ProblemError, escape, invalid
 from master.apiserver.route import MAX_LIMIT
 from master.apiserver.serializers import (
-    OrganizationQuotasUpdate,
     QuotaCreate,
     QuotaUpdate,
 )
@@ -71,7 +71,7 @@ class Handlers:
         name = call.parameters["organization"]
         await self._visibility.organization(call.user, name)
         quotas = self._caches.whole_quotas_of("organization", name)
-        return _versioned(serializers.organization_quotas(quotas, self._allocated(name)), quotas)
+        return _versioned(capacity.organization_quotas(quotas, self._allocated(name)), quotas)
 
     async def put_organization_quotas(self, call: Call) -> RouteResponse:
         name = call.parameters["organization"]
@@ -87,7 +87,7 @@ class Handlers:
                 raise ProblemError(409, f"several quotas limit {name}: {names}; set each", code="several_quotas")
             quota = present[0] if present else None
             allocated = self._allocated(name)
-            changes = serializers.capacity_changes(quota, body.capacity, allocated)
+            changes = capacity.capacity_changes(quota, body.capacity, allocated)
             try:
                 if quota is None:
                     written = await self._make(
@@ -102,7 +102,7 @@ class Handlers:
                 continue
             except Invalid as error:
                 raise _refused(error, "/capacity", pointers) from None
-            return _versioned(serializers.organization_quotas([written], allocated), [written])
+            return _versioned(capacity.organization_quotas([written], allocated), [written])
         raise contended()
 
     async def list_resource_types(self, _call: Call) -> RouteResponse:

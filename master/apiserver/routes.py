@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from master.apiserver import allocation_types as allocations
-from master.apiserver import decisions, previews
+from master.apiserver import capacity, decisions, previews
 from master.apiserver import serializers as types
 from master.apiserver.consumer_routes import CONSUMERS
 from master.apiserver.override_types import OverridesUpdate
@@ -88,7 +88,7 @@ ROUTES = (
         "Limits and free amounts are rounded down, used amounts up. Where several quotas limit the organization, the "
         "lowest limit of each type is shown.",
         "Organizations",
-        types.OrganizationQuotas,
+        capacity.OrganizationQuotas,
         problems=(404,),
         headers=_ETAG,
     ),
@@ -100,8 +100,8 @@ ROUTES = (
         "Replaces the limits: a type that is missing becomes unlimited. A limit cannot be lowered below what is used "
         "(`capacity_below_allocated`).",
         "Organizations",
-        types.OrganizationQuotas,
-        body=types.OrganizationQuotasUpdate,
+        capacity.OrganizationQuotas,
+        body=capacity.OrganizationQuotasUpdate,
         problems=(403, 404, 409),
         conditional=True,
         headers=_ETAG,

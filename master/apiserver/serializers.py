@@ -14,12 +14,11 @@ from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
 from common.api.labels import DEFAULT_LABEL
 from common.api.seed_selector import SeedSelector
-from common.api.types import MAX_AMOUNT, CatalogueEntry
+from common.api.types import CatalogueEntry
 from common.quota import resources
 from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
-from master.apiserver.problem import ProblemError, escape, invalid
-from master.cache.allocations import Use
+from master.apiserver.problem import escape, invalid
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota, Override, spec_quota
 from master.grants.overrides import shown_limits, shown_overrides
@@ -67,20 +66,6 @@ class AnswerBody(msgspec.Struct, kw_only=True, rename="camel"):
     pass
 
 
-class Amount(AnswerBody, kw_only=True):
-    type: Type
-    amount: Annotated[int, Meta(ge=0)]
-
-
-class Allocated(AnswerBody, kw_only=True):
-    """How much of a type is used: the sum of `committed`, what is always there, and `reserved`, what may come."""
-
-    type: Type
-    amount: Annotated[int, Meta(ge=0)]
-    committed: Annotated[int, Meta(ge=0)]
-    reserved: Annotated[int, Meta(ge=0)]
-
-
 class ResourceType(AnswerBody, kw_only=True):
     """What the catalogue says of a type, for people. `displayName` is the type's name where it has no other. `unit`:
     what one of it is called; empty for pieces. `countFrom`: Allocations, or Objects."""
@@ -90,27 +75,6 @@ class ResourceType(AnswerBody, kw_only=True):
     description: str
     unit: str
     count_from: str
-
-
-class OrganizationQuotas(AnswerBody, kw_only=True):
-    """A type that is missing in `capacity` is unlimited. One that is in `capacity` alone is not counted yet."""
-
-    capacity: list[Amount]
-    free: list[Amount]
-    allocated: list[Allocated]
-
-
-class Capacity(Body, kw_only=True):
-    type: Type
-    amount: Annotated[int, Meta(ge=0, le=MAX_AMOUNT)]
-
-
-class OrganizationQuotasUpdate(Body, kw_only=True):
-    """Replaces the limits of the organization. A type that is missing becomes unlimited."""
-
-    capacity: Annotated[list[Capacity], Meta(min_length=1, max_length=MAX_TYPES)]
-    free: ReadOnly = UNSET
-    allocated: ReadOnly = UNSET
 
 
 class QuotaStatus(AnswerBody, kw_only=True):
@@ -187,21 +151,6 @@ class QuotaUpdate(Body, kw_only=True):
     stale: ReadOnly = UNSET
 
 
-def organization_quotas(quotas: Sequence[MasterQuota], allocations: Mapping[str, Use]) -> OrganizationQuotas:
-    """`allocations`: of what is counted from them. A quota's status comes a moment after them."""
-    limits = limits_of(quotas)
-    allocated = {name: use.amount * UNIT for name, use in allocations.items() if name in limits or use.amount}
-    used = resources.maximum(resources.only(used_of(quotas), sorted(limits)), allocated)
-    return OrganizationQuotas(
-        capacity=[Amount(type=name, amount=limits[name] // UNIT) for name in sorted(limits)],
-        free=[
-            Amount(type=name, amount=max(limits[name] - used[name], 0) // UNIT)
-            for name in sorted(limits.keys() & used.keys())
-        ],
-        allocated=[_allocated(name, use, allocations.get(name, Use())) for name, use in sorted(used.items())],
-    )
-
-
 def resource_types(catalogue: Iterable[CatalogueEntry]) -> list[ResourceType]:
     """By name."""
     return [
@@ -214,11 +163,6 @@ def resource_types(catalogue: Iterable[CatalogueEntry]) -> list[ResourceType]:
         )
         for each in sorted(catalogue, key=lambda each: each.name)
     ]
-
-
-def _allocated(name: str, used: int, allocations: Use) -> Allocated:
-    amount = -(-used // UNIT)
-    return Allocated(type=name, amount=amount, committed=amount - allocations.reserved, reserved=allocations.reserved)
 
 
 def limits_of(
@@ -238,39 +182,6 @@ def used_of(quotas: Iterable[MasterQuota]) -> dict[str, int]:
     for quota in quotas:
         used = resources.maximum(used, resources.parse(quota.status.global_usage))
     return dict(used)
-
-
-def capacity_changes(
-    quota: MasterQuota | None, wanted: Sequence[Capacity], allocations: Mapping[str, Use]
-) -> dict[str, str | int | None]:
-    """A merge patch of `spec.quota`. An amount that is shown stays as it is: what is shown may be rounded.
-
-    Raises ProblemError for a type that is named twice, or lowered below what is used.
-    """
-    seen: set[str] = set()
-    for number, each in enumerate(wanted):
-        if each.type in seen:
-            raise invalid(f"/capacity/{number}/type", f"{each.type} is named twice")
-        seen.add(each.type)
-    before = spec_quota(quota) if quota is not None else {}
-    limits = resources.parse(before)
-    in_force = limits_of([quota]) if quota is not None else {}
-    used = used_of([quota]) if quota is not None else {}
-    for name, use in allocations.items():
-        used[name] = max(use.amount * UNIT, used.get(name, 0))
-    changes: dict[str, str | int | None] = dict.fromkeys(name for name in before if name not in seen)
-    below = []
-    for each in wanted:
-        amount = each.amount * UNIT
-        old = limits.get(each.type)
-        if old is not None and each.amount in (old // UNIT, in_force[each.type] // UNIT):
-            continue
-        if amount < used.get(each.type, 0) and (old is None or amount < old):
-            below.append(f"{each.type}: capacity {each.amount}, allocated {-(-used[each.type] // UNIT)}")
-        changes[each.type] = resources.render({each.type: amount})[each.type]
-    if below:
-        raise ProblemError(409, "; ".join(below), code="capacity_below_allocated")
-    return changes
 
 
 def limit_changes(quota: MasterQuota, wanted: Mapping[str, str | int]) -> dict[str, str | int | None]:

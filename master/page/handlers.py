@@ -14,7 +14,7 @@ from common.api.types import SEEDS
 from common.kube.client.resource import Resource
 from common.kube.controller.reflector import Reflector
 from common.server.access_reviews import User
-from master.apiserver import serializers
+from master.apiserver import capacity, serializers
 from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import RouteResponse
 from master.apiserver.conditions import Preconditions
@@ -239,7 +239,7 @@ class Pages:
             name,
             self._display_name("organization", name),
             [each.metadata.name for each in found] if await self._may_get_quotas(asked.user, found) else [],
-            serializers.organization_quotas(found, types),
+            capacity.organization_quotas(found, types),
             {each: self._allocations.use_of(namespace_of(name), each) for each in visible},
             {each: self._display_name("project", each) for each in visible},
             serializers.version(found),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from master.apiserver.serializers import OrganizationQuotas
+from master.apiserver.capacity import OrganizationQuotas
 from master.cache.allocations import Use
 from master.page.views.bars import Level, level_of
 from master.page.views.overrides import OverrideLine

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
 from common.quota.quantity import UNIT
-from master.apiserver import serializers
+from master.apiserver import capacity, serializers
+from master.apiserver.capacity import Capacity
 from master.apiserver.problem import ProblemError
-from master.apiserver.serializers import Capacity
 from master.cache.allocations import Use
 from master.cache.objects import MasterQuota, OverrideStatus, QuotaStatus
 
@@ -33,7 +33,7 @@ def wanted(**amounts: int) -> list[Capacity]:
 
 
 def test_of_several_quotas_the_lowest_limit_and_the_most_use_are_shown() -> None:
-    found = serializers.organization_quotas(
+    found = capacity.organization_quotas(
         [quota({"cpu": 4, "machines": 9}, {"cpu": 1}), quota({"cpu": 6}, {"cpu": 2})], {}
     )
     assert [(each.type, each.amount) for each in found.capacity] == [("cpu", 4), ("machines", 9)]
@@ -44,7 +44,7 @@ def test_what_is_allocated_is_shown_at_once_and_split() -> None:
     """The status of the quota has the use of a moment ago. What no quota limits is shown as allocated alone."""
     present = quota({"servers": 10, "clusters": 5}, {"servers": 2, "clusters": 1})
     use = {"servers": Use(3, 5), "gpus": Use(1, 0), "licences": Use()}
-    assert msgspec.to_builtins(serializers.organization_quotas([present], use)) == {
+    assert msgspec.to_builtins(capacity.organization_quotas([present], use)) == {
         "capacity": [{"type": "clusters", "amount": 5}, {"type": "servers", "amount": 10}],
         "free": [{"type": "clusters", "amount": 4}, {"type": "servers", "amount": 2}],
         "allocated": [
@@ -54,7 +54,7 @@ def test_what_is_allocated_is_shown_at_once_and_split() -> None:
         ],
     }
     with pytest.raises(ProblemError) as refused:
-        serializers.capacity_changes(present, wanted(servers=7, clusters=5), use)
+        capacity.capacity_changes(present, wanted(servers=7, clusters=5), use)
     assert (refused.value.code, str(refused.value)) == (
         "capacity_below_allocated",
         "servers: capacity 7, allocated 8",
@@ -71,9 +71,9 @@ def test_what_is_read_can_be_sent_back_and_nothing_free_is_invented(
     limits: dict[str, str | int], used: dict[str, str | int]
 ) -> None:
     present = quota(limits, used)
-    shown = serializers.organization_quotas([present], {})
+    shown = capacity.organization_quotas([present], {})
     sent = [Capacity(type=each.type, amount=each.amount) for each in shown.capacity]
-    assert serializers.capacity_changes(present, sent, {}) == {}
+    assert capacity.capacity_changes(present, sent, {}) == {}
     exact, use = resources.parse(limits), resources.parse(used)
     for each in shown.free:
         assert each.amount * UNIT <= max(exact[each.type] - use[each.type], 0)
@@ -81,21 +81,21 @@ def test_what_is_read_can_be_sent_back_and_nothing_free_is_invented(
 
 def test_limits_change_and_what_is_not_named_goes() -> None:
     present = quota({"cpu": "4", "machines": 3}, {"cpu": 1})
-    assert serializers.capacity_changes(present, wanted(cpu=5), {}) == {"machines": None, "cpu": "5"}
-    assert serializers.capacity_changes(None, wanted(memory=2**30), {}) == {"memory": "1Gi"}
+    assert capacity.capacity_changes(present, wanted(cpu=5), {}) == {"machines": None, "cpu": "5"}
+    assert capacity.capacity_changes(None, wanted(memory=2**30), {}) == {"memory": "1Gi"}
 
 
 def test_only_lowering_below_what_is_used_is_refused() -> None:
     present = quota({"cpu": 4, "machines": 3}, {"cpu": 8, "machines": 2})
     for amount in (4, 5, 7):
-        serializers.capacity_changes(present, wanted(cpu=amount, machines=2), {})
+        capacity.capacity_changes(present, wanted(cpu=amount, machines=2), {})
     with pytest.raises(
         ProblemError, match="cpu: capacity 3, allocated 8; machines: capacity 1, allocated 2"
     ) as refused:
-        serializers.capacity_changes(present, wanted(cpu=3, machines=1), {})
+        capacity.capacity_changes(present, wanted(cpu=3, machines=1), {})
     assert refused.value.code == "capacity_below_allocated"
     with pytest.raises(ProblemError, match="gpus: capacity 0"):
-        serializers.capacity_changes(quota({"cpu": 4}, {"cpu": 1, "gpus": 1}), wanted(gpus=0), {})
+        capacity.capacity_changes(quota({"cpu": 4}, {"cpu": 1, "gpus": 1}), wanted(gpus=0), {})
 
 
 def test_a_version_changes_with_the_limits_and_not_with_the_use() -> None:
@@ -137,10 +137,10 @@ def raised(state: str) -> MasterQuota:
 
 def test_a_limit_that_is_raised_for_a_time_is_not_made_the_limit_by_who_sends_back_what_was_read() -> None:
     present = raised("InForce")
-    read = serializers.organization_quotas([present], {})
+    read = capacity.organization_quotas([present], {})
     assert [(each.type, each.amount) for each in (*read.capacity, *read.free)] == [("cpu", 16), ("cpu", 15)]
-    assert serializers.capacity_changes(present, wanted(cpu=16), {}) == {}
-    assert serializers.capacity_changes(present, wanted(cpu=12), {}) == {"cpu": "12"}
+    assert capacity.capacity_changes(present, wanted(cpu=16), {}) == {}
+    assert capacity.capacity_changes(present, wanted(cpu=12), {}) == {"cpu": "12"}
     shown = serializers.combined([present], "")
     assert (shown.quota, shown.status.hard, shown.overrides[0].quota) == ({"cpu": "8"}, {"cpu": "16"}, {"cpu": "16"})
 

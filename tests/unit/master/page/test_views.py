@@ -10,8 +10,8 @@ import pytest
 
 from common.quota import quantity
 from master.apiserver import serializers
-from master.apiserver.serializers import Allocated, OrganizationQuotas
-from master.apiserver.serializers import Amount as Counted
+from master.apiserver.capacity import Allocated, OrganizationQuotas
+from master.apiserver.capacity import Amount as Counted
 from master.cache.allocations import Use
 from master.cache.objects import OverrideStatus
 from master.page.views import amounts, bars, organization, overview, project, quotas, seeds, settings
