@@ -10,10 +10,12 @@ from msgspec import UNSET, Meta
 from common.api.types import MAX_AMOUNT
 from common.quota import resources
 from common.quota.quantity import UNIT
+from common.quota.resources import ResourceList
 from master.apiserver.problem import ProblemError, invalid
 from master.apiserver.serializers import MAX_TYPES, AnswerBody, Body, ReadOnly, Type, limits_of, used_of
 from master.cache.allocations import Use
 from master.cache.objects import MasterQuota, spec_quota
+from master.quotas import kept_shares
 
 
 class Amount(AnswerBody, kw_only=True):
@@ -31,10 +33,12 @@ class Allocated(AnswerBody, kw_only=True):
 
 
 class OrganizationQuotas(AnswerBody, kw_only=True):
-    """A type that is missing in `capacity` is unlimited. One that is in `capacity` alone is not counted yet."""
+    """A type that is missing in `capacity` is unlimited. One that is in `capacity` alone is not counted yet. `kept`: of
+    `free`, what is guaranteed to projects which do not use it, and free for them alone."""
 
     capacity: list[Amount]
     free: list[Amount]
+    kept: list[Amount]
     allocated: list[Allocated]
 
 
@@ -48,6 +52,7 @@ class OrganizationQuotasUpdate(Body, kw_only=True):
 
     capacity: Annotated[list[Capacity], Meta(min_length=1, max_length=MAX_TYPES)]
     free: ReadOnly = UNSET
+    kept: ReadOnly = UNSET
     allocated: ReadOnly = UNSET
 
 
@@ -56,11 +61,19 @@ def organization_quotas(quotas: Sequence[MasterQuota], allocations: Mapping[str,
     limits = limits_of(quotas)
     allocated = {name: use.amount * UNIT for name, use in allocations.items() if name in limits or use.amount}
     used = resources.maximum(resources.only(used_of(quotas), sorted(limits)), allocated)
+    kept: ResourceList = {}
+    for quota in quotas:
+        kept = resources.maximum(kept, kept_shares.kept_from(quota, kept_shares.ANY))
     return OrganizationQuotas(
         capacity=[Amount(type=name, amount=limits[name] // UNIT) for name in sorted(limits)],
         free=[
             Amount(type=name, amount=max(limits[name] - used[name], 0) // UNIT)
             for name in sorted(limits.keys() & used.keys())
+        ],
+        kept=[
+            Amount(type=name, amount=-(-min(amount, max(limits[name] - used[name], 0)) // UNIT))
+            for name, amount in sorted(kept.items())
+            if name in limits and name in used
         ],
         allocated=[_allocated(name, use, allocations.get(name, Use())) for name, use in sorted(used.items())],
     )

@@ -13,17 +13,18 @@ from msgspec import UNSET
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import (
     AlreadyExists,
-    Cause,
     Conflict,
     Invalid,
     NotFound,
 )
-from master.apiserver import capacity, openapi, page, serializers
+from common.quota import resources
+from master.apiserver import capacity, guarantee_checks, openapi, page, serializers
 from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import Call, RouteResponse
 from master.apiserver.capacity import OrganizationQuotasUpdate
 from master.apiserver.override_types import OverridesUpdate, overrides
-from master.apiserver.problem import FieldError, ProblemError, escape, invalid
+from master.apiserver.problem import ProblemError, invalid
+from master.apiserver.refused_fields import refused, refused_limits
 from master.apiserver.route import MAX_LIMIT
 from master.apiserver.serializers import (
     QuotaCreate,
@@ -32,7 +33,7 @@ from master.apiserver.serializers import (
 from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache, Use
 from master.cache.informers import Caches, limits_all_of, subject_of
-from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_quota
+from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_guaranteed, spec_quota
 from master.quotas import staleness
 from master.tenancy.default_policy import Kind, usual_name
 
@@ -94,14 +95,14 @@ class Handlers:
                         call, usual_name("organization", name), _subject("organization", name), changes
                     )
                 else:
-                    written = await self._change(call, quota, changes)
+                    written = await self._change(call, quota, {"quota": changes})
             except AlreadyExists:
                 await self._check_name(usual_name("organization", name), ("organization", name))
                 continue
             except (Conflict, NotFound):
                 continue
             except Invalid as error:
-                raise _refused(error, "/capacity", pointers) from None
+                raise refused(error, "/capacity", pointers) from None
             return _versioned(capacity.organization_quotas([written], allocated), [written])
         raise contended()
 
@@ -138,8 +139,10 @@ class Handlers:
         await self._rights.require(call.user, Right(verb="create", resource="resourcequotas"))
         name, subject = _named(body)
         limits = serializers.quantities(body.quota, "/quota")
+        given = _guaranteed(body)
+        guarantee_checks.check(self._caches, (body.subject_kind, str(body.subject_name)), given or {}, {})
         try:
-            made = await self._make(call, name, subject, limits)
+            made = await self._make(call, name, subject, limits, given)
         except AlreadyExists:
             raise ProblemError(409, f"quota {name} exists", code="already_exists") from None
         except Invalid as error:
@@ -160,11 +163,16 @@ class Handlers:
         name = call.parameters["name"]
         body: QuotaUpdate = call.body
         await self._rights.require(call.user, Right(verb="update", resource="resourcequotas", name=name))
-        limits = serializers.quantities(body.quota, "/quota")
+        limits, given = serializers.quantities(body.quota, "/quota"), _guaranteed(body)
 
         async def change(quota: MasterQuota) -> MasterQuota:
             _check_immutable(body, quota)
-            return await self._change(call, quota, serializers.limit_changes(quota, limits))
+            changes = {"quota": serializers.amount_changes(spec_quota(quota), limits)}
+            if given is not None:
+                before = spec_guaranteed(quota)
+                guarantee_checks.check(self._caches, subject_of(quota), given, resources.parse(before))
+                changes["guaranteed"] = serializers.amount_changes(before, given)
+            return await self._change(call, quota, changes)
 
         try:
             return await self._written(call, name, change)
@@ -186,7 +194,7 @@ class Handlers:
         try:
             return await self._written(call, name, change)
         except Invalid as error:
-            raise _refused(error, "/overrides", {}) from None
+            raise refused(error, "/overrides", {}) from None
 
     async def delete_quota(self, call: Call) -> RouteResponse:
         name = call.parameters["name"]
@@ -259,24 +267,36 @@ class Handlers:
             raise _no_quota(name) from None
 
     async def _make(
-        self, call: Call, name: str, subject: Mapping[str, object], limits: Mapping[str, object]
+        self,
+        call: Call,
+        name: str,
+        subject: Mapping[str, object],
+        limits: Mapping[str, object],
+        guaranteed: Mapping[str, object] | None = None,
     ) -> MasterQuota:
         call.changes = {"quota": name, "limits": limits}
         spec = {"subject": subject, "quota": limits}
+        if guaranteed:
+            call.changes["guaranteed"] = spec["guaranteed"] = guaranteed
         return await self._cluster.create(MASTER_QUOTAS, {"metadata": {"name": name}, "spec": spec})
 
-    async def _change(self, call: Call, quota: MasterQuota, limits: Mapping[str, object]) -> MasterQuota:
-        """Of its limits those that are named; None removes one."""
+    async def _change(self, call: Call, quota: MasterQuota, changes: Mapping[str, Mapping[str, object]]) -> MasterQuota:
+        """Of its limits and guarantees those that are named; None removes one."""
         name = quota.metadata.name
-        call.changes = {"quota": name, "before": spec_quota(quota), "limits": limits}
-        if not limits:
+        call.changes = {"quota": name, "before": spec_quota(quota), "limits": changes["quota"]}
+        if "guaranteed" in changes:
+            call.changes["guaranteed"] = changes["guaranteed"]
+        if not any(changes.values()):
             return quota
-        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": {"quota": limits}}
+        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": changes}
         return await self._cluster.merge_patch(MASTER_QUOTAS, name, patch)
 
     def _shown(self, quotas: Sequence[MasterQuota]) -> serializers.Quota:
         silence = staleness.silence_of_master(list(self._caches.seeds.store.values()), self._clock())
-        return serializers.combined(quotas, silence, self._display_name(*subject_of(quotas[0])))
+        kind, name = subject_of(quotas[0])
+        return serializers.combined(
+            quotas, silence, self._display_name(kind, name), self._caches.parents_of(kind, name)
+        )
 
     def _display_name(self, kind: str, name: str) -> str:
         reflectors = {"project": self._caches.projects, "organization": self._caches.organizations}
@@ -302,6 +322,12 @@ def _check(call: Call, present: Sequence[MasterQuota]) -> None:
 
 def _subject(kind: Kind, name: str) -> dict[str, object]:
     return {"kind": kind, "name": name}
+
+
+def _guaranteed(body: QuotaCreate | QuotaUpdate) -> dict[str, str | int] | None:
+    """None where nothing is said. Raises ProblemError."""
+    given = body.guaranteed
+    return serializers.quantities(given, guarantee_checks.WHERE) if isinstance(given, dict) else None
 
 
 def _named(body: QuotaCreate) -> tuple[str, dict[str, object]]:
@@ -340,30 +366,6 @@ def _check_immutable(body: QuotaUpdate, quota: MasterQuota) -> None:
             problem = invalid(pointer, f"it is {has} and cannot be changed")
             problem.code = "immutable"
             raise problem
-
-
-def refused_limits(error: Invalid, limits: Mapping[str, object]) -> ProblemError:
-    """What the API server found wrong in the `quota` of a request."""
-    return _refused(error, "/quota", {name: f"/quota/{escape(name)}" for name in limits})
-
-
-def _refused(error: Invalid, pointer: str, pointers: Mapping[str, str]) -> ProblemError:
-    """What the API server found wrong, by the CRD."""
-    causes = error.causes or (Cause(message=error.message),)
-    errors = [
-        FieldError(_pointer(cause, pointer, pointers), cause.message.removeprefix('Invalid value: "object": '))
-        for cause in causes
-    ]
-    return ProblemError(422, "; ".join(each.detail for each in errors), errors=errors)
-
-
-def _pointer(cause: Cause, pointer: str, pointers: Mapping[str, str]) -> str:
-    for name, found in pointers.items():
-        if cause.field.endswith((f".{name}", f"[{name}]")) or any(
-            said in cause.message for said in (f": {name};", f": {name}: ")
-        ):
-            return found
-    return pointer
 
 
 def _no_quota(name: str) -> ProblemError:

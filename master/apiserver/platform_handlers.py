@@ -12,15 +12,17 @@ from common.api.labels import SETTINGS
 from common.api.types import SEEDS, DefaultQuota, QuotaSettingsSpec, Seed
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, Conflict, Invalid, NotFound
-from master.apiserver import override_types, serializers
+from common.quota import resources
+from master.apiserver import guarantee_checks, override_types, serializers
 from master.apiserver import platform_types as types
 from master.apiserver.auth import LIST_QUOTAS, Right, Rights
 from master.apiserver.call import Call, RouteResponse
-from master.apiserver.handlers import TRIES, contended, refused_limits
+from master.apiserver.handlers import TRIES, contended
 from master.apiserver.platform_types import DefaultKind, DefaultUpdate, LimitsAsked, SeedStateUpdate
 from master.apiserver.problem import ProblemError
-from master.cache.informers import Caches
-from master.cache.objects import QUOTA_SETTINGS, Named
+from master.apiserver.refused_fields import refused_limits
+from master.cache.informers import Caches, subject_of
+from master.cache.objects import QUOTA_SETTINGS, Named, spec_guaranteed
 
 
 class PlatformHandlers:
@@ -49,7 +51,12 @@ class PlatformHandlers:
         asked = body.overrides
         raises = override_types.overrides(asked) if isinstance(asked, list) else override_types.not_ended(quota)
         raises = override_types.to_come(raises, self._clock().timestamp())
-        return RouteResponse(types.preview(quota, limits, raises))
+        guaranteed = None
+        if isinstance(body.guaranteed, dict):
+            guaranteed = serializers.quantities(body.guaranteed, guarantee_checks.WHERE)
+            before = resources.parse(spec_guaranteed(quota))
+            guarantee_checks.check(self._caches, subject_of(quota), guaranteed, before)
+        return RouteResponse(types.preview(quota, limits, raises, guaranteed))
 
     async def get_default(self, call: Call) -> RouteResponse:
         await self._may(call, "get", "quotasettings", SETTINGS)

@@ -14,9 +14,9 @@ from common.quota import resources
 from common.quota.names import in_order
 from common.quota.resources import ResourceList
 from master.apiserver.override_types import GivenOverrides
-from master.apiserver.serializers import AnswerBody, Body, GivenLimits, ReadOnly
+from master.apiserver.serializers import AnswerBody, Body, GivenGuarantees, GivenLimits, ReadOnly
 from master.cache.informers import subject_of
-from master.cache.objects import MasterQuota, Named, Override
+from master.cache.objects import MasterQuota, Named, Override, spec_guaranteed
 from master.cache.organization_limits import is_of_a_part
 from master.grants.overrides import raised, shown_limits
 from master.quotas import kept_shares, limit_changes
@@ -39,20 +39,30 @@ class LimitChange(AnswerBody, kw_only=True):
     over: str
 
 
+class GuaranteeChange(AnswerBody, kw_only=True):
+    """`before`, `after`: 0 where nothing is guaranteed."""
+
+    type: str
+    before: str
+    after: str
+
+
 class LimitPreview(AnswerBody, kw_only=True):
     """Of the limits in force, with what raises them for a time. `exceeded`: more is used than the new limits. Nothing
-    is removed then, and nothing more is admitted."""
+    is removed then, and nothing more is admitted. `guarantees`: what else would be guaranteed to the project."""
 
     quota: str
     changes: list[LimitChange]
+    guarantees: list[GuaranteeChange]
     exceeded: bool
 
 
 class LimitsAsked(Body, kw_only=True):
     """As QuotaUpdate: the limits that a quota would have, all of them. `overrides`: as OverridesUpdate; without it,
-    those that there are stay."""
+    those that there are stay. `guaranteed`: likewise; what does not fit is refused here, too."""
 
     quota: GivenLimits
+    guaranteed: GivenGuarantees | UnsetType = UNSET
     overrides: GivenOverrides | UnsetType = UNSET
 
 
@@ -141,15 +151,35 @@ class SeedStateUpdate(Body, kw_only=True):
     state: Literal["Active", "Draining"]
 
 
-def preview(quota: MasterQuota, wanted: Mapping[str, str | int], raises: Sequence[Override]) -> LimitPreview:
-    """`raises`: the overrides that would be in force. Raises QuantityError."""
+def preview(
+    quota: MasterQuota,
+    wanted: Mapping[str, str | int],
+    raises: Sequence[Override],
+    guaranteed: Mapping[str, str | int] | None = None,
+) -> LimitPreview:
+    """`raises`: the overrides that would be in force. `guaranteed`: None: what there is stays. Raises QuantityError."""
     had = resources.parse(shown_limits(quota))
     has = resources.parse(raised(dict(wanted), [each.quota for each in raises]))
     used = resources.parse(quota.status.global_usage)
     found = limit_changes.compared(had, has, used, in_order({**had, **has}))
     return LimitPreview(
-        quota=quota.metadata.name, changes=shown(found), exceeded=any(each.over for each in found.values())
+        quota=quota.metadata.name,
+        changes=shown(found),
+        guarantees=_guarantee_changes(resources.parse(spec_guaranteed(quota)), guaranteed),
+        exceeded=any(each.over for each in found.values()),
     )
+
+
+def _guarantee_changes(before: ResourceList, wanted: Mapping[str, str | int] | None) -> list[GuaranteeChange]:
+    if wanted is None:
+        return []
+    after, found = resources.parse(wanted), []
+    for name in in_order({**before, **after}):
+        had, has = before.get(name, 0), after.get(name, 0)
+        if had != has:
+            shown_before, shown_after = resources.shown(name, had, has)
+            found.append(GuaranteeChange(type=name, before=shown_before, after=shown_after))
+    return found
 
 
 def shown(found: Mapping[str, Changed]) -> list[LimitChange]:

@@ -14,15 +14,15 @@ from common.api.cluster_selector import ClusterSelector
 from common.api.label_selector import LabelSelector
 from common.api.labels import DEFAULT_LABEL
 from common.api.seed_selector import SeedSelector
-from common.api.types import CatalogueEntry
-from common.quota import resources
+from common.api.types import CatalogueEntry, WireGuarantee
+from common.quota import guarantees, resources
 from common.quota.quantity import UNIT, QuantityError
 from common.quota.resources import ResourceList
 from master.apiserver.problem import escape, invalid
 from master.cache.informers import subject_of
-from master.cache.objects import MasterQuota, Override, spec_quota
+from master.cache.objects import MasterQuota, Override, spec_guaranteed, spec_quota
 from master.grants.overrides import shown_limits, shown_overrides
-from master.quotas import staleness
+from master.quotas import kept_shares, staleness
 from master.tenancy import quota_allocations
 
 MAX_TYPES = 64  # as the CRD has it
@@ -52,6 +52,15 @@ GivenLimits = Annotated[
         examples=[{"cpu": "64", "memory": "256Gi"}, {"cpu": 64, "memory": 256}],
     ),
 ]
+GivenGuarantees = Annotated[
+    dict[str, Annotated[str, Meta(max_length=64)] | Number],
+    Meta(
+        max_length=guarantees.MOST,
+        description="What of its organization's limit is kept for a project, by resource, as in `quota`. It is at most "
+        "the limit in `quota`. Left out, a guarantee that there is stays; {} removes it.",
+        examples=[{"cpu": "16", "memory": "64Gi"}],
+    ),
+]
 ReadOnly = Annotated[msgspec.Raw | UnsetType, Meta(description="Ignored, so that what was read can be sent back.")]
 SubjectKind = Literal["project", "organization", "namespaces"]
 
@@ -77,13 +86,26 @@ class ResourceType(AnswerBody, kw_only=True):
     count_from: str
 
 
+class ProjectGuarantee(AnswerBody, kw_only=True):
+    """What a project is guaranteed of its organization's quota, and what of these resources it uses."""
+
+    project: str
+    hard: dict[str, str]
+    used: dict[str, str]
+
+
 class QuotaStatus(AnswerBody, kw_only=True):
     """`hard`: the limits in force. `globalUsage`: counted and reserved, over all seeds; of it `reserved` is admitted
-    and not yet counted."""
+    and not yet counted. `guaranteed`: of a project, what is kept for it by the quotas of its organization.
+    `guarantees`: of an organization, what this quota keeps for its projects. What these do not use is free for nobody
+    else: it is `kept`."""
 
     hard: dict[str, str]
     global_usage: dict[str, str]
     reserved: dict[str, str]
+    guaranteed: dict[str, str]
+    guarantees: list[ProjectGuarantee]
+    kept: dict[str, str]
 
 
 class QuotaOverride(AnswerBody, kw_only=True):
@@ -100,7 +122,8 @@ class Quota(AnswerBody, kw_only=True):
     """One quota. `name` is empty where several quotas limit one subject: `quota` has the lowest limits of all.
     `subjectSelector`: which namespaces one of kind namespaces limits. `subjectClusters`: in which user clusters its
     subject is limited, `subjectSeeds`: on which seeds; without them, everywhere. `madeFrom`: kind and name of what the
-    quota follows; change that instead. `overrides`: what was raised for a time; `status.hard` has it. `asOf`: no seed's
+    quota follows; change that instead. `guaranteed`: what of its organization's limit is to be kept for the project;
+    `status.guaranteed` is in force. `overrides`: what was raised for a time; `status.hard` has it. `asOf`: no seed's
     last report is older; empty where there is none. `stale`: some use is a last known one."""
 
     name: str
@@ -113,6 +136,7 @@ class Quota(AnswerBody, kw_only=True):
     made_from: str | UnsetType = UNSET
     is_default: bool
     quota: dict[str, str]
+    guaranteed: dict[str, str]
     overrides: list[QuotaOverride]
     status: QuotaStatus
     as_of: str
@@ -129,13 +153,16 @@ class QuotaCreate(Body, kw_only=True):
     subject_clusters: ClusterSelector | UnsetType = UNSET
     subject_seeds: SeedSelector | UnsetType = UNSET
     quota: GivenLimits
+    guaranteed: GivenGuarantees | UnsetType = UNSET
     name: Name | UnsetType = UNSET
 
 
 class QuotaUpdate(Body, kw_only=True):
-    """Replaces the limits. What the quota is called and whom it limits cannot be changed."""
+    """Replaces the limits, and `guaranteed` if it is there: without it, what is guaranteed stays. What the quota is
+    called and whom it limits cannot be changed."""
 
     quota: GivenLimits
+    guaranteed: GivenGuarantees | UnsetType = UNSET
     name: str | UnsetType = UNSET
     subject_kind: str | UnsetType = UNSET
     subject_name: str | UnsetType = UNSET
@@ -184,21 +211,20 @@ def used_of(quotas: Iterable[MasterQuota]) -> dict[str, int]:
     return dict(used)
 
 
-def limit_changes(quota: MasterQuota, wanted: Mapping[str, str | int]) -> dict[str, str | int | None]:
-    """A merge patch of `spec.quota`."""
-    before = spec_quota(quota)
+def amount_changes(before: Mapping[str, str | int], wanted: Mapping[str, str | int]) -> dict[str, str | int | None]:
+    """A merge patch of `spec.quota`, or of `spec.guaranteed`."""
     gone: dict[str, str | int | None] = dict.fromkeys(name for name in before if name not in wanted)
     return gone | {name: limit for name, limit in wanted.items() if before.get(name) != limit}
 
 
-def combined(quotas: Sequence[MasterQuota], silence: str, display_name: str = "") -> Quota:
-    """All of one subject; there is at least one. `silence`: see staleness.silence_of_master."""
+def combined(
+    quotas: Sequence[MasterQuota], silence: str, display_name: str = "", parents: Sequence[MasterQuota] = ()
+) -> Quota:
+    """All of one subject; there is at least one. `silence`: see staleness.silence_of_master. `parents`: of a project,
+    the quotas of its organization."""
     first = quotas[0]
     kind, name = subject_of(first)
     made_from = made_of(first) if len(quotas) == 1 else ""
-    reserved: ResourceList = {}
-    for quota in quotas:
-        reserved = resources.maximum(reserved, resources.parse(quota.status.reserved))
     return Quota(
         name=first.metadata.name if len(quotas) == 1 else "",
         subject_kind=kind,
@@ -210,15 +236,31 @@ def combined(quotas: Sequence[MasterQuota], silence: str, display_name: str = ""
         made_from=made_from or UNSET,
         is_default=all(quota.metadata.labels.get(DEFAULT_LABEL) == "true" for quota in quotas),
         quota=resources.render(limits_of(quotas, spec_quota)),
+        guaranteed=resources.render(_largest(resources.parse(spec_guaranteed(quota)) for quota in quotas)),
         overrides=[_override(*each) for quota in quotas for each in shown_overrides(quota)],
         status=QuotaStatus(
             hard=resources.render(limits_of(quotas)),
             global_usage=resources.render(used_of(quotas)),
-            reserved=resources.render(reserved),
+            reserved=resources.render(_largest(resources.parse(quota.status.reserved) for quota in quotas)),
+            guaranteed=resources.render(kept_shares.in_force(parents, name) if kind == "project" else {}),
+            guarantees=[_guarantee(each) for each in (first.status.guarantees if len(quotas) == 1 else ())],
+            kept=resources.render(_largest(kept_shares.kept_from(quota, kept_shares.ANY) for quota in quotas)),
         ),
         as_of=as_of(quotas),
         stale=any(staleness.stale_of(quota, silence) for quota in quotas),
     )
+
+
+def _largest(amounts: Iterable[ResourceList]) -> ResourceList:
+    found: ResourceList = {}
+    for each in amounts:
+        found = resources.maximum(found, each)
+    return found
+
+
+def _guarantee(given: WireGuarantee) -> ProjectGuarantee:
+    hard, used = (resources.render(resources.parse(amounts)) for amounts in (given.hard, given.used))
+    return ProjectGuarantee(project=given.project, hard=hard, used=used)
 
 
 def _override(given: Override, state: str) -> QuotaOverride:

@@ -127,6 +127,12 @@ class Caches:
         """Of these, those that limit all that the subject has."""
         return [quota for quota in self.quotas_of(kind, name) if not is_of_a_part(quota.spec)]
 
+    def parents_of(self, kind: str, name: str) -> list[MasterQuota]:
+        """Of a project, those that limit all that its organization has."""
+        project = self.projects.store.get(name) if kind == "project" else None
+        organization = organization_of(project) if project is not None else ""
+        return self.whole_quotas_of("organization", organization) if organization else []
+
     def default(self, kind: str) -> DefaultQuota | None:
         """Raises msgspec.ValidationError where the settings cannot be read: then everything stays as it is."""
         settings = self.settings.store.get(SETTINGS)

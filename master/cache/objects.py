@@ -164,6 +164,11 @@ QUOTA_ALLOCATIONS = Resource(
 )
 
 
+def spec_guaranteed(quota: MasterQuota) -> Quantities:
+    """As `spec_quota`, of what its project is guaranteed."""
+    return msgspec.convert(quota.spec.get("guaranteed", {}), Quantities)
+
+
 def spec_quota(quota: MasterQuota) -> Quantities:
     """Raises msgspec.ValidationError for what the API server should have refused."""
     return msgspec.convert(quota.spec.get("quota", {}), Quantities)

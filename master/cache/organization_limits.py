@@ -33,10 +33,11 @@ class OrganizationLimits(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def guaranteeable(self, project: str) -> dict[str, int]:
-        """The most that can be guaranteed to the project, if all others keep what they have. Nothing is said where no
-        project has a guarantee."""
-        if not self.guaranteed:
-            return {}
+        """As `most_guaranteed`. Nothing is said where no project has a guarantee: most organizations have none."""
+        return self.most_guaranteed(project) if self.guaranteed else {}
+
+    def most_guaranteed(self, project: str) -> dict[str, int]:
+        """The most that can be guaranteed to the project, if all others keep what they have."""
         others = [given for name, given in self.guaranteed.items() if name != project]
         if sum(map(len, others)) >= guarantees.MOST:
             return dict.fromkeys(self.own, 0)

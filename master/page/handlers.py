@@ -22,7 +22,7 @@ from master.apiserver.problem import ProblemError
 from master.apiserver.route import NAME
 from master.apiserver.visibility import Visibility, namespace_of
 from master.cache.allocations import AllocationCache, Use
-from master.cache.informers import Caches
+from master.cache.informers import Caches, subject_of
 from master.cache.objects import MASTER_QUOTAS, ORGANIZATIONS, PROJECTS, QUOTA_SETTINGS, MasterQuota
 from master.grants.overrides import shown_overrides
 from master.history.forecast import Point
@@ -364,7 +364,7 @@ class Pages:
 
     def _combined(self, found: Sequence[MasterQuota]) -> serializers.Quota:
         silence = staleness.silence_of_master(self._caches.seeds.store.values(), self._clock())
-        return serializers.combined(found, silence)
+        return serializers.combined(found, silence, parents=self._caches.parents_of(*subject_of(found[0])))
 
     def _display_name(self, kind: str, name: str) -> str:
         known = self._caches.projects if kind == "project" else self._caches.organizations

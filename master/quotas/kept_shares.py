@@ -26,6 +26,18 @@ def kept_from(quota: MasterQuota, project: str) -> dict[str, int]:
     return {name: amount for name, amount in kept.items() if amount}
 
 
+def in_force(parents: Sequence[MasterQuota], project: str) -> dict[str, int]:
+    """What is guaranteed to the project, by the quotas of its organization: each of them that limits a resource keeps
+    it."""
+    found: dict[str, int] = {}
+    for quota in parents:
+        mine: ResourceList = next((each.hard for each in given(quota) if each.project == project), {})
+        if quota.spec.get("enforcement", "deny") == "deny":
+            for name in quota.status.hard:
+                found[name] = min(mine.get(name, 0), found.get(name, mine.get(name, 0)))
+    return {name: amount for name, amount in found.items() if amount}
+
+
 def used(quota: MasterQuota, project: str) -> dict[str, int]:
     """With what is kept from the project, which it finds used."""
     return resources.add(resources.parse(quota.status.global_usage), kept_from(quota, project))

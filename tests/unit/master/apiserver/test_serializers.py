@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.api.types import WireGuarantee
 from common.kube.client.meta import ObjectMeta
 from common.quota import resources
 from common.quota.quantity import UNIT
-from master.apiserver import capacity, serializers
+from master.apiserver import capacity, guarantee_checks, serializers
 from master.apiserver.capacity import Capacity
 from master.apiserver.problem import ProblemError
 from master.cache.allocations import Use
 from master.cache.objects import MasterQuota, OverrideStatus, QuotaStatus
+from master.cache.organization_limits import OrganizationLimits
 
 
 def quota(
@@ -47,6 +49,7 @@ def test_what_is_allocated_is_shown_at_once_and_split() -> None:
     assert msgspec.to_builtins(capacity.organization_quotas([present], use)) == {
         "capacity": [{"type": "clusters", "amount": 5}, {"type": "servers", "amount": 10}],
         "free": [{"type": "clusters", "amount": 4}, {"type": "servers", "amount": 2}],
+        "kept": [],
         "allocated": [
             {"type": "clusters", "amount": 1, "committed": 1, "reserved": 0},
             {"type": "gpus", "amount": 1, "committed": 1, "reserved": 0},
@@ -125,6 +128,88 @@ def test_an_amount_that_is_none_is_pointed_to(text: str) -> None:
     with pytest.raises(ProblemError) as refused:
         serializers.amounts({"cpu": 1, "a/b": text}, "/quota")
     assert [each.pointer for each in refused.value.errors] == ["/quota/a~1b"]
+
+
+def guaranteeing(used: dict[str, str | int], project: str = "alpha", **more: Any) -> MasterQuota:
+    """Of an organization, which keeps 16 CPUs for alpha."""
+    given = WireGuarantee(project=project, hard={"cpu": "16"}, used={"cpu": "3"})
+    return quota({"cpu": "64", "memory": 9}, used, name="org-acme", hard={"cpu": "64"}, guarantees=[given], **more)
+
+
+def test_what_is_kept_for_projects_is_shown_beside_what_is_free() -> None:
+    shown = capacity.organization_quotas([guaranteeing({"cpu": 40})], {})
+    assert [(each.amount, kept.amount) for each, kept in zip(shown.free, shown.kept, strict=True)] == [(24, 13)]
+    (kept,) = capacity.organization_quotas([guaranteeing({"cpu": 60})], {}).kept
+    assert kept.amount == 4, "not more than is free"
+    status = serializers.combined([guaranteeing({"cpu": 40})], "").status
+    assert (status.guarantees[0].project, status.guarantees[0].hard, status.kept) == (
+        "alpha",
+        {"cpu": "16"},
+        {"cpu": "13"},
+    )
+
+
+def test_what_is_set_to_be_guaranteed_is_shown_beside_what_is_in_force() -> None:
+    spec: dict[str, object] = {"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "64"}}
+    mine = MasterQuota(metadata=ObjectMeta(name="q"), spec={**spec, "guaranteed": {"cpu": "20"}})
+    for parents, in_force in (
+        ([], {}),
+        ([guaranteeing({})], {"cpu": "16"}),
+        ([guaranteeing({}, project="beta")], {}),
+        ([guaranteeing({}), quota({"cpu": "64"}, hard={"cpu": "64"})], {}),
+    ):
+        shown = serializers.combined([mine], "", parents=parents)
+        assert (shown.guaranteed, shown.status.guaranteed) == ({"cpu": "20"}, in_force)
+
+
+def test_a_guarantee_changes_alone_and_all_of_it_can_go() -> None:
+    assert serializers.amount_changes({"cpu": "16", "memory": "1Gi"}, {"cpu": "8"}) == {"memory": None, "cpu": "8"}
+    assert serializers.amount_changes({"cpu": "16"}, {}) == {"cpu": None}
+
+
+LIMITS = OrganizationLimits(
+    own=resources.parse({"cpu": "64", "memory": "8Gi"}), guaranteed={"beta": resources.parse({"cpu": "60"})}
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "before", "said"),
+    [
+        ({"cpu": "4"}, {}, ""),
+        ({"cpu": "16"}, {"cpu": "16"}, ""),
+        ({"storage": "1Ti"}, {}, ""),
+        (
+            {"cpu": "5", "memory": "1Gi"},
+            {},
+            "cpu: 5 is more than organization acme can guarantee (4 of its limit of 64",
+        ),
+        ({"memory": "9Gi"}, {}, "memory: 9Gi is more than organization acme can guarantee (8Gi of its limit of 8Gi"),
+    ],
+    ids=["fits", "stays", "not limited", "of others", "first of all"],
+)
+def test_what_an_organization_cannot_guarantee_is_refused_with_what_to_do(
+    wanted: dict[str, str], before: dict[str, str], said: str
+) -> None:
+    def check() -> None:
+        guarantee_checks.fits(resources.parse(wanted), resources.parse(before), "alpha", "acme", LIMITS)
+
+    if not said:
+        check()
+        return
+    with pytest.raises(ProblemError) as refused:
+        check()
+    assert (refused.value.status, refused.value.code) == (422, "guarantees_exceed_organization")
+    (error,) = refused.value.errors
+    assert error.pointer == f"/guaranteed/{said.partition(':')[0]}"
+    assert said in error.detail and "guarantee less" in error.detail
+
+
+def test_an_organization_has_so_many_guaranteed_amounts() -> None:
+    others = {f"p{number}": resources.parse({"cpu": 1}) for number in range(15)}
+    limits = OrganizationLimits(own=resources.parse({"cpu": 64, "memory": 64}), guaranteed=others)
+    guarantee_checks.fits({"cpu": 1}, {}, "alpha", "acme", limits)
+    with pytest.raises(ProblemError, match="would have 17 guaranteed amounts, and can have 16"):
+        guarantee_checks.fits({"cpu": 1, "memory": 1}, {}, "alpha", "acme", limits)
 
 
 def raised(state: str) -> MasterQuota:

@@ -32,15 +32,16 @@ QUOTA = {
     "isDefault": False,
     "enforcement": "deny",
     "quota": {"cpu": "64", "memory": "128Gi", "storage": "1Ti"},
+    "guaranteed": {},
     "overrides": [],
     "asOf": "",
     "stale": False,
-    "status": {"hard": {}, "globalUsage": {}, "reserved": {}},
+    "status": {"hard": {}, "globalUsage": {}, "reserved": {}, "guaranteed": {}, "guarantees": [], "kept": {}},
 }
-SHORT = {"quota": "project-alpha", "type": "cpu", "requested": "8", "used": "60", "limit": "64", "short": "4"}
+SHORT = {"quota": "project-alpha", "type": "cpu", "requested": "8", "used": "60", "kept": "16", "limit": "64"}
 PLACE = {"seed": "eu-1", "state": "Current", "now": 1, "byRecall": 2, "limitedBy": "cpu of project-alpha"}
 COMPARED: dict[str, Any] = {
-    "shortages": [{**SHORT, "enforcement": "deny"}],
+    "shortages": [{**SHORT, "short": "4", "enforcement": "deny"}],
     "holders": [{"quota": "project-alpha", "type": "cpu", "seed": "us-1", "state": "Current", "idle": "3"}],
     "message": "project-alpha: cpu short by 4",
     "asOf": "",

@@ -296,6 +296,7 @@ def test_an_organization_shows_what_is_unlimited_and_what_is_not_counted_as_that
     shown = OrganizationQuotas(
         capacity=[Counted(type="clusters", amount=5), Counted(type="servers", amount=10)],
         free=[Counted(type="servers", amount=2)],
+        kept=[Counted(type="servers", amount=1)],
         allocated=[
             Allocated(type="gpus", amount=3, committed=3, reserved=0),
             Allocated(type="servers", amount=8, committed=5, reserved=3),
