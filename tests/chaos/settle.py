@@ -27,6 +27,9 @@ Machines = Mapping[str, Mapping[str, ResourceList]]  # sizes by name, by user cl
 
 _LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
 _POLL_SECONDS = 0.5
+_LOOKED_WITHIN = (
+    120.0  # more, for an API server that gets no CPU: that it does not answer says nothing of what is there
+)
 _DELETED_SECONDS = 30.0  # until what was deleted is counted no more
 _ROUNDS = 6  # of tries, each as long as a client is patient; an account may have to be counted again meanwhile
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
@@ -42,12 +45,13 @@ async def settled(place: Place, seconds: float) -> tuple[float, list[str]]:
     """Seconds until nothing was wrong any more, or the time that is up and what is wrong then."""
     started = time.monotonic()
     while True:
+        most = seconds
         try:
             wrong = await differences(place)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            wrong = [f"cannot look: {type(error).__name__}: {error}"]
+            wrong, most = [f"cannot look: {type(error).__name__}: {error}"], seconds + _LOOKED_WITHIN
         elapsed = time.monotonic() - started
-        if not wrong or elapsed > seconds:
+        if not wrong or elapsed > most:
             return elapsed, wrong
         await asyncio.sleep(_POLL_SECONDS)
 
