@@ -17,31 +17,37 @@ ORGANIZATION, QUOTA = "org-solo", "project-alpha"
 LIMIT, GUARANTEED = 6, 3
 
 
-@pytest_asyncio.fixture
-async def site(installation: Site) -> AsyncIterator[Site]:
+@pytest_asyncio.fixture(scope="module")
+async def with_sibling(installation: Site) -> AsyncIterator[Site]:
+    """With a cluster of the sibling, for all tests here."""
     found = installation
     await found.apply("master", named("Project", "delta", organization="solo"))
-    try:
-        found.session(SIBLING)
-    except KeyError:
-        await found.installed.start_user_cluster(SIBLING)
-        found.add(found.installed.cluster(SIBLING))
-    await found.installed.connect_user_cluster(SIBLING, "seed-1", "delta")
-    await found.apply("master", of_alpha(GUARANTEED), of_organization(LIMIT))
 
     async def gone() -> None:
         """Else the organization has one cluster more in other tests."""
         assert (await found.call("seed-1", "GET", f"namespaces/delta/userclusters/{SIBLING}")).status == 404
 
-    for name in (QUOTA, ORGANIZATION):
-        await found.comes("master", f"resourcequotas/{name}", "Enforced", "True", seconds=90)
     try:
+        await found.installed.add_user_cluster(SIBLING, "seed-1", "delta")
+        found.add(found.installed.cluster(SIBLING))
+        yield found
+    finally:
+        await found.delete("seed-1", f"namespaces/delta/userclusters/{SIBLING}")
+        await until(gone, 60)
+        await found.installed.cluster(SIBLING).kill()
+
+
+@pytest_asyncio.fixture
+async def site(with_sibling: Site) -> AsyncIterator[Site]:
+    found = with_sibling
+    try:
+        await found.apply("master", of_alpha(GUARANTEED), of_organization(LIMIT))
+        for name in (QUOTA, ORGANIZATION):
+            await found.comes("master", f"resourcequotas/{name}", "Enforced", "True", seconds=90)
         yield found
     finally:
         for machine in await found.items(SIBLING, MACHINES):
             await found.delete(SIBLING, f"{MACHINES}/{machine['metadata']['name']}")
-        await found.delete("seed-1", f"namespaces/delta/userclusters/{SIBLING}")
-        await until(gone, 60)
         await found.clean()
 
 
