@@ -224,27 +224,6 @@ async def test_a_deployment_scaled_past_the_quota_stops_exactly_at_the_limit_and
         await seed.used("capi-deployments", "cpu=0,memory=0")
 
 
-async def test_whoever_asks_for_more_machines_than_fit_is_told_how_many_can_start(installation: Installation) -> None:
-    async with limited(installation, "capi-asked") as seed:
-        path = f"{CAPI}/machinedeployments"
-        assert await seed.warned("POST", path, deployment("of-nobody", "free", 5)) == []
-        warning = "seedquota/capi-asked: 10 replicas need cpu=40, 18 free: 4 can start"
-        assert warning in await seed.warned("POST", path, deployment("asking", "c1", 10))
-        await seed.until(lambda found: len(found) == 4, "deployment=asking")
-        await seed.used("capi-asked", "cpu=16,memory=16Gi")
-        warning = "seedquota/capi-asked: 8 more replicas need cpu=32, 2 free: none can start"
-        async with asyncio.timeout(SECONDS):  # until its status counts all four
-            while True:
-                for served in (CAPI, OLD_CAPI):
-                    scale = f"{served}/machinedeployments/asking/scale"
-                    told = await seed.warned("PATCH", f"{scale}?dryRun=All", {"spec": {"replicas": 12}})
-                    if warning not in told:
-                        break
-                else:
-                    break
-                await asyncio.sleep(PAUSE_SECONDS)
-
-
 async def test_that_machines_are_checked_is_proven_and_the_quota_tells_when_the_webhook_is_not_reached(
     installation: Installation,
 ) -> None:
@@ -304,24 +283,45 @@ async def said(
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-async def test_a_refused_machine_set_makes_its_machine_as_soon_as_there_is_room(installation: Installation) -> None:
-    async with limited(installation, "capi-waiting") as seed:
-        await apply(seed.server, [deployment("waiting", "c1", 6)])
-        # It is refused again and again, so that its own pause is longer than the test has patience.
-        await seed.until(lambda found: len(found) == 4)
-        await asyncio.sleep(BACKOFF_SECONDS)
-        assert len(await seed.names()) == 4
+async def test_whoever_asks_for_more_machines_than_fit_is_told_and_gets_one_as_soon_as_there_is_room(
+    installation: Installation,
+) -> None:
+    """Whoever scales is told how many can start. A MachineSet that was refused makes its Machine without that."""
+    async with limited(installation, "capi-asked") as seed:
+        path = f"{CAPI}/machinedeployments"
+        assert await seed.warned("POST", path, deployment("of-nobody", "free", 5)) == []
+        warning = "seedquota/capi-asked: 10 replicas need cpu=40, 18 free: 4 can start"
+        assert warning in await seed.warned("POST", path, deployment("asking", "c1", 10))
+        await seed.until(lambda found: len(found) == 4, "deployment=asking")
+        # It is refused again and again meanwhile, so that its own pause is longer than the test has patience.
+        paused_enough = time.monotonic() + BACKOFF_SECONDS
+        await seed.used("capi-asked", "cpu=16,memory=16Gi")
+        warning = "seedquota/capi-asked: 8 more replicas need cpu=32, 2 free: none can start"
+        async with asyncio.timeout(SECONDS):  # until its status counts all four
+            while True:
+                for served in (CAPI, OLD_CAPI):
+                    scale = f"{served}/machinedeployments/asking/scale"
+                    told = await seed.warned("PATCH", f"{scale}?dryRun=All", {"spec": {"replicas": 12}})
+                    if warning not in told:
+                        break
+                else:
+                    break
+                await asyncio.sleep(PAUSE_SECONDS)
+
+        await asyncio.sleep(paused_enough - time.monotonic())
+        assert len(await seed.names("deployment=asking")) == 4
         more = {"spec": {"quota": {"cpu": "20"}}}
         headers = {"Content-Type": "application/merge-patch+json"}
         async with installation.master.session() as admin:
-            path = f"{GROUP_PATH}/resourcequotas/capi-waiting"
+            path = f"{GROUP_PATH}/resourcequotas/capi-asked"
             async with admin.patch(path, json=more, headers=headers, raise_for_status=True):
                 started = time.monotonic()
         async with within(WAKING_SECONDS):
-            await seed.until(lambda found: len(found) == 5)
+            await seed.until(lambda found: len(found) == 5, "deployment=asking")
         print(f"\nmade {time.monotonic() - started:.2f} s after there was room")
-        sets = await seed.items("machinesets")
-        assert ["seedquota.io/capacity-freed" in found["metadata"].get("annotations", {}) for found in sets] == [True]
+        sets = [found["metadata"] for found in await seed.items("machinesets")]
+        (of_asking,) = (found for found in sets if found["labels"].get("deployment") == "asking")
+        assert "seedquota.io/capacity-freed" in of_asking.get("annotations", {})
 
 
 async def test_an_agent_killed_while_a_deployment_grows_loses_nothing(installation: Installation) -> None:
