@@ -120,9 +120,9 @@ class ReservationCollector:
 
     def _conclude(self, quota: Quota, checks: Sequence[Entry], found: Found) -> _Conclusions:
         absent: dict[ReservationKey, Reservation] = {}
-        recount: set[UsageSource] = set()
+        recount: dict[UsageSource, None] = {}  # in order
         there: list[UsageSource] = []
-        in_count: set[UsageSource] = set()
+        in_count: dict[UsageSource, None] = {}
         for (key, uid), reservation in checks:
             source = self._sources.get(key)
             if source is None or (key, uid) not in found:
@@ -137,20 +137,20 @@ class ReservationCollector:
                     # Others may have come on top of it while it was there: the count takes up their bases first.
                     if self._accounts.may_count(quota, source):
                         absent[key, uid] = reservation
-                        recount.add(source)
-                        in_count.add(source)
+                        recount[source] = None
+                        in_count[source] = None
                 case Finding.NEVER_CAME:
                     absent[key, uid] = reservation
                     if not any(reservation.amount.values()):
-                        in_count.add(source)
+                        in_count[source] = None
                 case Finding.NEVER_CHANGED:
                     absent[key, uid] = reservation
-                    recount.add(source)
+                    recount[source] = None
                 case Finding.THERE:
                     there.append(source)
                 case Finding.STILL_UNCLEAR:
                     pass
-        return _Conclusions(absent, recount, there, in_count)
+        return _Conclusions(absent, recount.keys(), there, in_count.keys())
 
     def _may_go(self, key: ReservationKey, reservation: Reservation) -> bool:
         """False where its source is not followed, or where its object was seen and uses surge."""

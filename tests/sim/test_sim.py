@@ -58,6 +58,14 @@ def test_a_schedule_is_known_by_its_number() -> None:
     assert first.master.ledgers != other.master.ledgers
 
 
+@pytest.mark.parametrize("number", [23591014, 23591031, 23591057])
+def test_a_schedule_does_not_depend_on_where_objects_are_in_memory(number: int) -> None:
+    """A set of objects without a hash of their own has another order each time."""
+    with runner.quietly():
+        worlds = [schedule.run(number, focus=("members",)) for _ in range(4)]
+    assert len({(world.truth.admitted, world.refused, world.truth.writes) for world in worlds}) == 1
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -174,8 +174,8 @@ class ClusterObjects:
         )
         self.informers: dict[NamespacedEvaluator[Any], KindInformer] = {}
         self._tasks: dict[NamespacedEvaluator[Any], asyncio.Task[None]] = {}
-        self._counting: set[QuotaNamespaces] = set()
-        self._selecting: dict[str, set[QuotaNamespaces]] = {}  # by namespace
+        self._counting: dict[QuotaNamespaces, None] = {}  # in order
+        self._selecting: dict[str, dict[QuotaNamespaces, None]] = {}  # ... by namespace
         self._entering = Entering(self._subjects, self._put_present, self._look_at, self._entered)
         self.releases = Releases(clock, self._released)
         self._ended = False
@@ -202,7 +202,7 @@ class ClusterObjects:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, counting: QuotaNamespaces) -> None:
-        self._counting.add(counting)
+        self._counting[counting] = None
         self._follow()
         names, left = self.namespaces.store.keys(), AT_ONCE
         if len(names) > AT_ONCE:
@@ -212,7 +212,7 @@ class ClusterObjects:
             left -= self._look_at(counting, name, left)
 
     def discard(self, counting: QuotaNamespaces) -> None:
-        self._counting.discard(counting)
+        self._counting.pop(counting, None)
         self._entering.end(counting, None)
         for name in [name for name, selecting in self._selecting.items() if counting in selecting]:
             self._forget(counting, name)
@@ -265,12 +265,12 @@ class ClusterObjects:
 
     def _follow(self) -> None:
         """Only what some quota limits here."""
-        wanted = {evaluator for counting in self._counting for evaluator in counting.evaluators.values()}
-        for evaluator in self.informers.keys() - wanted:
+        wanted = dict.fromkeys(each for counting in self._counting for each in counting.evaluators.values())
+        for evaluator in [each for each in self.informers if each not in wanted]:
             del self.informers[evaluator]
             self._tasks.pop(evaluator).cancel()
-        for evaluator in wanted - self.informers.keys():
-            if not self._ended:
+        for evaluator in wanted:
+            if evaluator not in self.informers and not self._ended:
                 informer = KindInformer(self._cluster, evaluator, self._listener(evaluator), self._news.set)
                 self.informers[evaluator] = informer
                 self._tasks[evaluator] = kept_task("kind", informer.run, f"{evaluator.resource} of {self.key}")
@@ -304,7 +304,7 @@ class ClusterObjects:
 
     def _enter(self, counting: QuotaNamespaces, namespace: str, listed_from: int, most: int) -> int:
         """All that is in it counts from now on; if there are more than `most`, in pieces. How many came in at once."""
-        self._selecting.setdefault(namespace, set()).add(counting)
+        self._selecting.setdefault(namespace, {})[counting] = None
         counting.selected.add(namespace)
         number = sum(informer.number(namespace) for informer in counting.informers)
         if number > most:
@@ -334,7 +334,7 @@ class ClusterObjects:
 
     def _forget(self, counting: QuotaNamespaces, namespace: str) -> None:
         selecting = self._selecting[namespace]
-        selecting.discard(counting)
+        del selecting[counting]
         self._entering.end(counting, namespace)
         counting.selected.discard(namespace)
         for uid in [uid for uid, of in counting.untaken.items() if of[0] == namespace]:
