@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from master.apiserver.call import RouteResponse
 from master.apiserver.conditions import Preconditions
 from master.apiserver.override_types import OverrideGiven, OverridesUpdate
@@ -35,22 +37,26 @@ async def limits(asked: Asked) -> Shown | str:
     parameters = {"name": name}
     present, version = await _own_quota(asked)
     wanted, problem_text, preview = dict[str, str | int](present.quota), "", None
+    guaranteed, names = dict[str, str | int](present.guaranteed), edit.guaranteeable(present)
     if asked.form is not None:
-        wanted = edit.wanted(asked.form)
+        wanted, given = edit.wanted(asked.form), edit.guaranteed(asked.form)
+        guaranteed = given if given is not None else guaranteed
         try:
             if asked.form.get("action") == "save":
-                body = QuotaUpdate(quota=dict(wanted))
+                body = QuotaUpdate(quota=dict(wanted), guaranteed=_or_unset(given))
                 await asked.ask(
                     "put_quota", asked.user, parameters=parameters, body=body, preconditions=_unchanged(asked.form)
                 )
                 return f"/quotas/{name}"
             version = asked.form.get("version", "")
-            body_asked = LimitsAsked(quota=dict(wanted))
+            body_asked = LimitsAsked(quota=dict(wanted), guaranteed=_or_unset(given))
             answer = await asked.ask("preview_quota", asked.user, parameters=parameters, body=body_asked)
             preview, _ = _of(LimitPreview, answer)
         except ProblemError as problem:
             problem_text, wanted = _told(problem, wanted, present.quota)
+            _, guaranteed = _told(problem, guaranteed, present.guaranteed)
     values = {"present": present.quota, "limits": wanted, "preview": preview, "version": version}
+    values |= {"guaranteed": guaranteed, "guaranteeable": names}
     values |= {"problem": problem_text, "form": f"/quotas/{name}/edit", "back": f"/quotas/{name}", "back_title": name}
     command = f"kubectl seedquota set {present.subject_kind}/{present.subject_name} RESOURCE=LIMIT --dry-run=server"
     call, yaml = f"PUT /api/v2/quotas/{name}", f"/quotas/{name}/yaml"
@@ -168,6 +174,10 @@ async def _own_quota(asked: Asked) -> tuple[Quota, str]:
 
 def _given(override: QuotaOverride) -> OverrideGiven:
     return OverrideGiven(until=override.until, quota=dict(override.quota), reason=override.reason)
+
+
+def _or_unset(given: Mapping[str, str | int] | None) -> dict[str, str | int | float] | UnsetType:
+    return UNSET if given is None else dict(given)
 
 
 def _of(kind: type[T], answer: RouteResponse) -> tuple[T, str]:

@@ -41,7 +41,7 @@ from master.page.views import (
     settings,
 )
 from master.page.views.yaml_text import yaml_text
-from master.quotas import staleness
+from master.quotas import kept_shares, staleness
 
 _LIST_SEEDS = Right(verb="list", resource="seeds")
 _GET_SETTINGS = Right(verb="get", resource="quotasettings", name=SETTINGS)
@@ -196,6 +196,7 @@ class Pages:
             self._clock(),
             made_from=serializers.made_of(found),
             version=serializers.version([found]),
+            in_force=kept_shares.in_force(self._caches.parents_of(*subject_of(found)), subject_of(found)[1]),
         )
         may_edit = await self._rights.has(asked.user, Right(verb="update", resource="resourcequotas", name=name))
         return Shown(

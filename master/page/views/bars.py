@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple
 from common.quota import resources
 from common.quota.names import in_order
 from common.quota.resources import ResourceList
-from master.cache.objects import MasterQuota, SeedUsage, spec_quota
+from master.cache.objects import MasterQuota, SeedUsage, spec_guaranteed, spec_quota
 from master.page.views import amounts
 from master.page.views.amounts import Amount
+from master.quotas import kept_shares
 
 Level = Literal["unknown", "fine", "near", "full", "over"]
 WARN_AT_PERCENT = 90
@@ -26,13 +27,15 @@ class Idle(NamedTuple):
 class Part(NamedTuple):
     """A piece of a bar, in percent of its whole length. `begin`: where it starts."""
 
-    kind: Literal["counted", "reserved", "idle", "over"]
+    kind: Literal["counted", "reserved", "idle", "kept", "over"]
     begin: float
     length: float
 
 
 class Bar(NamedTuple):
-    """`used` includes what is reserved; None: it is not counted, or not yet. `free` may be idle on seeds."""
+    """`used` includes what is reserved; None: it is not counted, or not yet. `free` may be idle on seeds. `kept`: of
+    it, what is guaranteed to projects of the organization, and free for these alone. `guaranteed`: to the project that
+    the quota is of, and `in_force` of it, by its organization; None: it is not known to whoever looks."""
 
     name: str
     level: Level
@@ -45,6 +48,26 @@ class Bar(NamedTuple):
     idle_by_seed: tuple[Idle, ...]
     percent: int | None
     parts: tuple[Part, ...]
+    kept: Amount | None = None
+    guaranteed: Amount | None = None
+    in_force: Amount | None = None
+
+
+class Shares(NamedTuple):
+    """Amounts of an organization's quota that are kept for its projects, and of a project's what is guaranteed to it.
+    `in_force`: None: it is not known to whoever looks."""
+
+    kept: ResourceList = {}
+    guaranteed: ResourceList = {}
+    in_force: ResourceList | None = {}
+
+    def of(self, name: str) -> Amount | None:
+        return amounts.amount(name, self.guaranteed[name]) if self.guaranteed.get(name) else None
+
+    def in_force_of(self, name: str) -> Amount | None:
+        if self.in_force is None or not self.guaranteed.get(name):
+            return None
+        return amounts.amount(name, min(self.in_force.get(name, 0), self.guaranteed[name]))
 
 
 class Standing(NamedTuple):
@@ -55,11 +78,13 @@ class Standing(NamedTuple):
     percent: int | None
 
 
-def of_quota(quota: MasterQuota) -> list[Bar]:
-    """Raises QuantityError, and msgspec.ValidationError, for what the API server should have refused."""
+def of_quota(quota: MasterQuota, in_force: ResourceList | None = None) -> list[Bar]:
+    """Raises QuantityError, and msgspec.ValidationError, for what the API server should have refused. `in_force`: of
+    what is guaranteed to its project."""
     status = quota.status
     limits, used = _limits_and_used(quota)
-    return bars(limits, used, resources.parse(status.reserved), idle_of(status.seeds), warn_at_of(quota))
+    shares = Shares(kept_shares.kept_from(quota, kept_shares.ANY), resources.parse(spec_guaranteed(quota)), in_force)
+    return bars(limits, used, resources.parse(status.reserved), idle_of(status.seeds), warn_at_of(quota), shares)
 
 
 def standings(quota: MasterQuota) -> list[Standing]:
@@ -89,9 +114,11 @@ def bars(
     reserved: ResourceList,
     idle: Mapping[str, ResourceList] | None = None,
     warn_at: int = WARN_AT_PERCENT,
+    shares: Shares | None = None,
 ) -> list[Bar]:
     """`idle`: by seed; None: it is not known to whoever looks."""
-    return [_bar(name, limits[name], used, reserved, idle or {}, warn_at) for name in in_order(limits)]
+    found = shares or Shares()
+    return [_bar(name, limits[name], used, reserved, idle or {}, warn_at, found) for name in in_order(limits)]
 
 
 def idle_of(seeds: Sequence[SeedUsage]) -> dict[str, dict[str, int]]:
@@ -114,15 +141,23 @@ def level_of(used: int, limit: int, warn_at: int) -> Level:
 
 
 def _bar(
-    name: str, limit: int, used: ResourceList, reserved: ResourceList, idle: Mapping[str, ResourceList], warn_at: int
+    name: str,
+    limit: int,
+    used: ResourceList,
+    reserved: ResourceList,
+    idle: Mapping[str, ResourceList],
+    warn_at: int,
+    shares: Shares,
 ) -> Bar:
-    limit_shown = amounts.amount(name, limit)
+    limit_shown, guaranteed, in_force = amounts.amount(name, limit), shares.of(name), shares.in_force_of(name)
     if name not in used:
-        return Bar(name, "unknown", limit_shown, None, None, None, None, None, (), None, ())
+        unknown = Bar(name, "unknown", limit_shown, None, None, None, None, None, (), None, ())
+        return unknown._replace(guaranteed=guaranteed, in_force=in_force)
     total, waiting = used[name], min(reserved.get(name, 0), used[name])
     free = max(limit - total, 0)
     by_seed = {seed: held[name] for seed, held in idle.items() if held.get(name)}
     over = max(total - limit, 0)
+    kept = min(shares.kept.get(name, 0), free)
     return Bar(
         name=name,
         level=level_of(total, limit, warn_at),
@@ -134,26 +169,33 @@ def _bar(
         idle=amounts.amount(name, sum(by_seed.values())) if by_seed else None,
         idle_by_seed=tuple(Idle(seed, amounts.amount(name, held)) for seed, held in sorted(by_seed.items())),
         percent=amounts.percent(total, limit),
-        parts=_parts(limit, total - waiting, waiting, min(sum(by_seed.values()), free), over),
+        parts=_parts(limit, total - waiting, waiting, sum(by_seed.values()), kept, over),
+        kept=amounts.amount(name, kept) if kept else None,
+        guaranteed=guaranteed,
+        in_force=in_force,
     )
 
 
-def _parts(limit: int, counted: int, reserved: int, idle: int, over: int) -> tuple[Part, ...]:
-    """Above the limit the bar is as long as the use, and the piece beyond the limit is `over`."""
+def _parts(limit: int, counted: int, reserved: int, idle: int, kept: int, over: int) -> tuple[Part, ...]:
+    """Above the limit the bar is as long as the use, and the piece beyond the limit is `over`. What is kept is its end,
+    also where some of that is idle on seeds."""
     whole = max(limit, counted + reserved)
     if whole <= 0:
         return ()
-    inside = min(counted, limit)
+    inside, free = min(counted, limit), max(limit - counted - reserved, 0)
+    idle = min(idle, free - kept)
     pieces = (
         ("counted", inside),
         ("reserved", max(min(reserved, limit - inside), 0)),
         ("over", over),
         ("idle", idle),
+        ("free", free - idle - kept),
+        ("kept", kept),
     )
     parts, begin = [], 0.0
     for kind, piece in pieces:
         length = piece * 100 / whole
-        if piece:
+        if piece and kind != "free":
             parts.append(Part(kind, round(begin, 3), round(length, 3)))  # type: ignore[arg-type]
         begin += length
     return tuple(parts)

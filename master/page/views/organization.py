@@ -14,7 +14,8 @@ WARN_AT_PERCENT = 90
 
 
 class Line(NamedTuple):
-    """One type. `capacity`: None: it is unlimited. `allocated`: None: it is limited, and not counted yet."""
+    """One type. `capacity`: None: it is unlimited. `allocated`: None: it is limited, and not counted yet. `kept`: of
+    what is free, what is guaranteed to projects, and free for these alone."""
 
     type: str
     level: Level
@@ -23,6 +24,7 @@ class Line(NamedTuple):
     committed: int
     reserved: int
     free: int | None
+    kept: int
     percent: int | None
     committed_share: float
     reserved_share: float
@@ -79,6 +81,7 @@ def page(
 def lines(shown: OrganizationQuotas) -> list[Line]:
     capacity = {each.type: each.amount for each in shown.capacity}
     free = {each.type: each.amount for each in shown.free}
+    kept = {each.type: each.amount for each in shown.kept}
     allocated = {each.type: each for each in shown.allocated}
     found = []
     for type in sorted(capacity.keys() | allocated.keys()):
@@ -93,6 +96,7 @@ def lines(shown: OrganizationQuotas) -> list[Line]:
                 committed=use.committed if use is not None else 0,
                 reserved=use.reserved if use is not None else 0,
                 free=free.get(type),
+                kept=kept.get(type, 0),
                 percent=use.amount * 100 // limit if use is not None and limit else None,
                 committed_share=round(use.committed * 100 / whole, 3) if use is not None and whole and limit else 0.0,
                 reserved_share=round(use.reserved * 100 / whole, 3) if use is not None and whole and limit else 0.0,

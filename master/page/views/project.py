@@ -51,6 +51,6 @@ def page(name: str, display_name: str, organization: str, quota: Quota | None, n
 def bars_of(quota: Quota) -> list[Bar]:
     """What seeds hold is not part of what a tenant is told."""
     status = quota.status
-    return bars.bars(
-        resources.parse(quota.quota), resources.parse(status.global_usage), resources.parse(status.reserved)
-    )
+    limits, used, reserved = map(resources.parse, (quota.quota, status.global_usage, status.reserved))
+    shares = bars.Shares({}, resources.parse(quota.guaranteed), resources.parse(status.guaranteed))
+    return bars.bars(limits, used, reserved, shares=shares)

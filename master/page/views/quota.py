@@ -13,13 +13,15 @@ from common.api.subject_text import subject_text
 from common.api.types import Seed, Subject
 from common.quota import resources
 from common.quota.names import in_order
+from common.quota.resources import ResourceList
 from master.cache.informers import subject_of
 from master.cache.objects import MasterQuota, SeedUsage
 from master.grants.overrides import shown_overrides
-from master.page.views import amounts, bars, conditions, overrides
+from master.page.views import amounts, bars, conditions, guarantees, overrides
 from master.page.views.amounts import Amount
 from master.page.views.bars import Bar
 from master.page.views.conditions import Shown
+from master.page.views.guarantees import GuaranteeLine
 from master.page.views.overrides import OverrideLine
 from master.page.views.times import Moment, moment
 from master.quotas import staleness
@@ -58,6 +60,7 @@ class QuotaPage(NamedTuple):
     bars: Sequence[Bar]
     raised: str
     overrides: Sequence[OverrideLine]
+    guarantees: Sequence[GuaranteeLine]
     changing: bool
     counted: bool
     silent: str
@@ -71,12 +74,21 @@ class QuotaPage(NamedTuple):
     version: str
 
 
-def page(quota: MasterQuota, seeds: Sequence[Seed], now: datetime, *, made_from: str, version: str) -> QuotaPage:
-    """`version`: what a write of the limits is compared with. Raises QuantityError and msgspec.ValidationError."""
+def page(
+    quota: MasterQuota,
+    seeds: Sequence[Seed],
+    now: datetime,
+    *,
+    made_from: str,
+    version: str,
+    in_force: ResourceList | None = None,
+) -> QuotaPage:
+    """`version`: what a write of the limits is compared with. `in_force`: of what its project is guaranteed. Raises
+    QuantityError and msgspec.ValidationError."""
     status = quota.status
     kind, subject = subject_of(quota)
     silent = staleness.silence_of_master(seeds, now)
-    found = bars.of_quota(quota)
+    found = bars.of_quota(quota, in_force)
     names = [bar.name for bar in found]
     return QuotaPage(
         name=quota.metadata.name,
@@ -90,6 +102,7 @@ def page(quota: MasterQuota, seeds: Sequence[Seed], now: datetime, *, made_from:
         bars=found,
         raised=_raised(quota),
         overrides=overrides.lines(shown_overrides(quota)),
+        guarantees=guarantees.lines(quota),
         changing=bool(status.observed_generation) and status.observed_generation < quota.metadata.generation,
         counted=bool(status.observed_generation),
         silent=silent,

@@ -111,7 +111,7 @@ def _renderer() -> Renderer:
 def html(shown: Shown) -> str:
     usual = {"viewer": Viewer("ann", "c", ""), "title": shown.title, "here": "/", "active": "/projects", "about": ""}
     values = {**usual, "events": "", "version": "1", "command": shown.command, "call": shown.call, "yaml": ""}
-    text = _renderer().html(shown.template, **values, **shown.values)
+    text = _renderer().html(shown.template, **{**values, **shown.values})
     assert EVIL not in text, "whatever is written is escaped"
     return " ".join(text.split())
 

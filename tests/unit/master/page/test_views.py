@@ -8,17 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from common.quota import quantity
-from master.apiserver import serializers
+from common.api.types import WireGuarantee
+from common.quota import quantity, resources
+from master.apiserver import capacity, serializers
 from master.apiserver.capacity import Allocated, OrganizationQuotas
 from master.apiserver.capacity import Amount as Counted
 from master.cache.allocations import Use
 from master.cache.objects import OverrideStatus
-from master.page.views import amounts, bars, organization, overview, project, quotas, seeds, settings
+from master.page.handlers import Shown
+from master.page.views import amounts, bars, organization, overview, plots, project, quotas, seeds, settings
 from master.page.views import quota as quota_view
 from master.page.views.quotas import Filter
 from master.page.views.times import moment
 from tests.unit.master.page.builders import CURRENT, ENFORCED, HEALTHY, NOW, quota, seed
+from tests.unit.master.page.test_fitting import html
 
 
 @pytest.mark.parametrize(
@@ -95,6 +98,59 @@ def test_the_page_of_a_quota_says_all_that_narrows_its_subject(subject: Any, lim
     found = quota(used={"cpu": "1"})
     found.spec["subject"] = subject
     assert limited in quota_view.page(found, [], NOW, made_from="", version="v").limited
+
+
+def guaranteeing(**more: Any) -> Any:
+    """Of an organization: 40 of 64 are used, and 13 more are kept for alpha, four of them on a seed."""
+    held = [{"name": "eu-1", "state": "Current", "granted": {"cpu": "46"}, "localUsage": {"cpu": "40"}}]
+    found = quota("org-acme", used={"cpu": "40"}, subject=("organization", "acme"), seeds=held, **more)
+    found.status.guarantees = [WireGuarantee(project="alpha", hard={"cpu": "16"}, used={"cpu": "3"})]
+    return found
+
+
+def test_what_is_kept_for_projects_is_the_end_of_the_bar_and_no_part_of_what_is_idle() -> None:
+    (bar,) = bars.of_quota(guaranteeing())
+    assert bar.free is not None and bar.kept is not None
+    assert (bar.free.text, bar.kept.text) == ("24 cores", "13 cores")
+    assert [(part.kind, part.begin, part.length) for part in bar.parts] == [
+        ("counted", 0.0, 62.5), ("idle", 62.5, 9.375), ("kept", 79.688, 20.312),
+    ]  # fmt: skip
+    full = guaranteeing()
+    full.status.global_usage = {"cpu": "66"}
+    (bar,) = bars.of_quota(full)
+    assert (bar.kept, [part.kind for part in bar.parts]) == (None, ["counted", "over"])
+
+
+def test_a_quota_says_what_is_guaranteed_to_whom_and_what_of_it_is_in_force() -> None:
+    view = quota_view.page(guaranteeing(), [], NOW, made_from="", version="v")
+    assert [(each.project, each.guaranteed.text, each.used.text, each.unused.text) for each in view.guarantees] == [
+        ("alpha", "16 cores", "3 cores", "13 cores")
+    ]
+    mine = quota(used={"cpu": "3"}, guaranteed={"cpu": "16"})
+    for in_force, said in ((None, None), ({}, "0 cores"), (resources.parse({"cpu": "16"}), "16 cores")):
+        (bar,) = quota_view.page(mine, [], NOW, made_from="", version="v", in_force=in_force).bars
+        assert bar.guaranteed is not None and bar.guaranteed.text == "16 cores"
+        assert (bar.in_force.text if bar.in_force is not None else None) == said
+
+
+def test_the_pages_show_guarantees_and_what_is_kept() -> None:
+    def shown(template: str, view: Any, **values: Any) -> str:
+        values = {"view": view, "may_edit": False, "may_quota": False, "past": plots.NOTHING, **values}
+        return html(Shown(template, "x", values, "", ""))
+
+    mine = quota(used={"cpu": "3"}, guaranteed={"cpu": "16"})
+    of_organization = quota_view.page(guaranteeing(), [], NOW, made_from="", version="v")
+    text = shown("quota.html", of_organization)
+    assert "Of it kept for projects" in text and "Guaranteed to projects" in text
+    assert "cpu: 40 cores used of 64 cores, 24 cores free, of it 6 cores idle on seeds, of it 13 cores kept" in text
+    of_project = project.page("alpha", "", "", serializers.combined([mine], "", parents=[guaranteeing()]), NOW)
+    text = shown("project.html", of_project)
+    assert "<dt>Guaranteed</dt>" in text and "in force" not in text
+    text = shown("project.html", project.page("alpha", "", "", serializers.combined([mine], ""), NOW))
+    assert "0 cores</span> in force" in text
+    view = organization.page("acme", "", [], capacity.organization_quotas([guaranteeing()], {}), {}, {}, "v")
+    text = shown("organization.html", view, whole=amounts.whole)
+    assert "Of it kept" in text and "free for these alone" in text
 
 
 def raised(**status: Any) -> Any:
