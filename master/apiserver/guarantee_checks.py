@@ -45,6 +45,12 @@ def fits(
     errors = []
     for name, amount in more.items():
         if amount > most.get(name, amount):
+            if name in limits.surging:
+                detail = (
+                    f"{name}: nothing can be guaranteed of what the quota of organization {organization} has surge of"
+                )
+                errors.append(FieldError(f"{WHERE}/{escape(name)}", f"{detail}: leave it out, or remove that surge"))
+                continue
             given, can, limit = resources.shown(name, amount, most[name], limits.own[name])
             detail = (
                 f"{name}: {given} is more than organization {organization} can guarantee ({can} of its limit of "

@@ -16,10 +16,12 @@ from master.cache.objects import MasterQuota, spec_quota
 
 class OrganizationLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`own`: of each resource the tightest limit of the organization. `largest` and `total` are of the limits of its
-    projects; one that has no limit of a resource is in neither. `guaranteed`: by project, what is in force."""
+    projects; one that has no limit of a resource is in neither. `guaranteed`: by project, what there is room for.
+    `surging`: of which a quota of the organization has surge, and nothing is guaranteed."""
 
     own: ResourceList = {}
     guaranteed: Mapping[str, ResourceList] = {}
+    surging: frozenset[str] = frozenset()
     largest: ResourceList = {}
     total: ResourceList = {}
 
@@ -32,6 +34,11 @@ class OrganizationLimits(msgspec.Struct, frozen=True, kw_only=True):
                 found[name] = max(min(limit, int(limit * overcommit) - others), 0)
         return found
 
+    def in_force(self, project: str) -> dict[str, int]:
+        """What is guaranteed to the project."""
+        given = self.guaranteed.get(project, {})
+        return {name: amount for name, amount in given.items() if name not in self.surging}
+
     def guaranteeable(self, project: str) -> dict[str, int]:
         """As `most_guaranteed`. Nothing is said where no project has a guarantee: most organizations have none."""
         return self.most_guaranteed(project) if self.guaranteed else {}
@@ -41,7 +48,7 @@ class OrganizationLimits(msgspec.Struct, frozen=True, kw_only=True):
         others = [given for name, given in self.guaranteed.items() if name != project]
         if sum(map(len, others)) >= guarantees.MOST:
             return dict.fromkeys(self.own, 0)
-        left = resources.subtract(self.own, resources.total(others))
+        left = resources.subtract(self.own, resources.total(others)) | dict.fromkeys(self.surging & self.own.keys(), 0)
         return resources.at_least_zero(resources.only(left, self.own))
 
     def least(self, overcommit: Fraction | None) -> dict[str, int]:
@@ -65,6 +72,13 @@ def tightest(quotas: Iterable[MasterQuota]) -> dict[str, int]:
         for name, limit in limits.items():
             found[name] = min(limit, found.get(name, limit))
     return found
+
+
+def surging(quotas: Iterable[MasterQuota]) -> frozenset[str]:
+    """The resources of which one that is compared has surge."""
+    whole = (quota for quota in quotas if quota.spec.get("enforcement") != "warn" and not is_of_a_part(quota.spec))
+    surges = (quota.spec.get("surge") for quota in whole)
+    return frozenset(name for surge in surges if isinstance(surge, dict) for name in surge)
 
 
 def in_force(own: ResourceList, quotas: Mapping[str, Sequence[MasterQuota]]) -> dict[str, dict[str, int]]:
@@ -133,5 +147,8 @@ class OrganizationLimitsCache:
         for several in quotas.values():
             limits = tightest(several)
             largest, total = resources.maximum(largest, limits), resources.add(total, limits)
-        own = tightest(self._quotas_of("organization", organization))
-        return OrganizationLimits(own=own, guaranteed=in_force(own, quotas), largest=largest, total=total)
+        mine = self._quotas_of("organization", organization)
+        own = tightest(mine)
+        return OrganizationLimits(
+            own=own, guaranteed=in_force(own, quotas), surging=surging(mine), largest=largest, total=total
+        )

@@ -39,7 +39,7 @@ def limits_fit(view: QuotaView) -> list[Condition]:
     if view.spec.subject.kind == "project":
         found = _of_project(view, view.organization_limits.own)
         if not any(each.status == "False" for each in found):
-            given = view.organization_limits.guaranteed.get(view.spec.subject.name or "", {})
+            given = view.organization_limits.in_force(view.spec.subject.name or "")
             found = _not_guaranteed(view, given, view.organization_limits.own) or found
         return found
     return _of_organization(view, view.organization_limits.total)
@@ -65,6 +65,13 @@ def _not_guaranteed(view: QuotaView, given: ResourceList, parent: ResourceList) 
         return []
     if not view.organization:
         text = f"{resources.text(lacking)} is not guaranteed: the project has no organization"
+        return [condition(LIMITS_FIT, False, "GuaranteesExceedParent", text)]
+    surging = view.organization_limits.surging if view.organization_limits is not None else ()
+    if found := sorted(name for name in lacking if name in surging):
+        text = (
+            f"{resources.text(resources.only(lacking, found))} is not guaranteed: nothing is of what the quota of "
+            f"organization {view.organization} has surge of"
+        )
         return [condition(LIMITS_FIT, False, "GuaranteesExceedParent", text)]
     limits = resources.text(resources.only(parent, lacking)) or "it limits none of these"
     text = (

@@ -175,6 +175,22 @@ def test_the_quota_of_the_organization_has_the_guarantees_of_what_it_limits_with
         assert list(caches.guarantees_of(other, cpu, {})) == []
 
 
+def test_nothing_is_said_to_be_guaranteed_of_what_the_organization_has_surge_of(world: World) -> None:
+    world.put("resourcequotas", guaranteeing("alpha", "2026-01-01", cpu="13"))
+    parent = quota("organization", "acme", generation=2, limits={"cpu": "32"}, surge={"cpu": "1"})
+    world.put("resourcequotas", parent)
+    limits = world.caches.limits_of("acme")
+    assert (limits.in_force("alpha"), limits.guaranteeable("alpha")) == ({}, {"cpu": 0})
+    found = msgspec.structs.replace(
+        view("project", limits={"cpu": "20"}, guaranteed={"cpu": "13"}), organization_limits=limits
+    )
+    (condition,) = limits_fit(found)
+    assert (condition.status, condition.reason) == ("False", "GuaranteesExceedParent")
+    assert (
+        "cpu=13 is not guaranteed: nothing is of what the quota of organization acme has surge of" in condition.message
+    )
+
+
 @pytest.mark.parametrize(
     "more",
     [
