@@ -190,10 +190,14 @@ def _about(quota: MasterQuota, found: Figures, now: datetime, most: int | None) 
         hard, used = resources.parse(quota.status.surge.hard), resources.parse(quota.status.surge.used)
         lines.append(f"Surge: used {resources.text(used) or 'nothing'} of {resources.text(hard)}")
     if (kept := quota.spec.get("guaranteed")) and isinstance(kept, dict):
-        lines.append(f"Guaranteed: {resources.text(resources.parse(kept))}; see the condition LimitsFit")
+        wanted = resources.text(resources.parse(kept))
+        force = f"used of what is in force: {found.guaranteed}" if found.guaranteed else "nothing of it is in force"
+        lines.append(f"Guaranteed: {wanted}; {force}")
     for each in quota.status.guarantees:
         hard, used = resources.parse(each.hard), resources.parse(each.used)
         lines.append(f"Guaranteed to {each.project}: {resources.text(hard)}, of which it uses {resources.text(used)}")
+    if found.kept:
+        lines.append(f"Of what is free, {resources.text(resources.parse(found.kept))} is for these projects alone.")
     lines += [f"Raised: {text_of(each)}" for each in quota.status.overrides if each.state != "Ended"]
     if found.stale:
         lines.append(f"May be out of date: {', '.join(each.text(now) for each in found.stale)}")

@@ -9,7 +9,7 @@ from common.api.types import Subject
 from common.quota import resources
 from common.quota.names import in_order
 from master.cache.objects import MasterQuota, spec_quota
-from master.quotas import staleness
+from master.quotas import kept_shares, staleness
 from master.quotas.override_conditions import raised_until
 from master.quotas.staleness import Stale
 from master.tenancy.quota_allocations import made_from
@@ -27,7 +27,8 @@ class Amounts(msgspec.Struct, frozen=True):
 class Figures(msgspec.Struct, frozen=True, rename="camel"):
     """`percent` of the fullest resource: None where none has a limit above 0. `made_from`: the object that its
     administrator made, as commands take it, where that is another one. `raised_until`: when the first of the raises of
-    its limits ends; empty: none is raised."""
+    its limits ends; empty: none is raised. `guaranteed`: what is used of what is guaranteed, to the project or to all
+    of the organization. `kept`: of what is free, what is guaranteed to projects which do not use it."""
 
     name: str
     subject: str
@@ -39,6 +40,8 @@ class Figures(msgspec.Struct, frozen=True, rename="camel"):
     stale: list[Stale]
     made_from: str = ""
     raised_until: str = ""
+    guaranteed: str = ""
+    kept: dict[str, str] = {}
 
 
 def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
@@ -60,6 +63,8 @@ def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
         stale=staleness.stale_of(quota, silence),
         made_from=f"sqa/{allocation}" if (allocation := made_from(quota)) else "",
         raised_until=raised_until(status),
+        guaranteed=status.summary.guaranteed,
+        kept=resources.render(kept_shares.kept_from(quota, kept_shares.ANY)),
     )
 
 

@@ -164,6 +164,8 @@ def table(found: Sequence[Figures], now: datetime, most: int | None, *, wide: bo
         Column("STALE", [_stale(each, now) for each in found]),
     ]
     if wide:
+        if any(each.guaranteed for each in found):
+            shown.append(Column("GUARANTEED", [each.guaranteed for each in found]))
         shown.append(Column("ENFORCEMENT", [each.enforcement for each in found]))
         shown.append(Column("RESERVED", [_reserved(each) for each in found]))
     text, left_out = terminal.fit(shown, None if wide else most)

@@ -76,6 +76,7 @@ class Summary(Wire):
     peak: str = ""
     seeds: str = ""
     raised_until: str = ""
+    guaranteed: str = ""
 
 
 class SurgeStatus(Wire):

@@ -61,7 +61,10 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
             used=wire_quantities(_nonzero(resources.only(_surge_use(present), view.surge))),
         ),
         overrides=list(view.overrides),
-        summary=summary(view.spec, use, view.limits, present, unknown, view.overrides),
+        summary=msgspec.structs.replace(
+            summary(view.spec, use, view.limits, present, unknown, view.overrides),
+            guaranteed=usage_text(*_guaranteed(view, use), unknown),
+        ),
         seeds=lines[:MAX_SEEDS],
         seeds_omitted=max(len(lines) - MAX_SEEDS, 0),
         namespaces=namespaces,
@@ -70,6 +73,18 @@ def quota_status(view: QuotaView, before: QuotaStatus, now: str) -> QuotaStatus:
         guarantees=[guarantee_to_wire(each) for each in view.guarantees],
         conditions=transition(before.conditions, found, now),
     )
+
+
+def _guaranteed(view: QuotaView, use: ResourceList) -> tuple[ResourceList, ResourceList]:
+    """What is used of guarantees, and these: of a project its own, as far as it is in force, of an organization those
+    of all its projects."""
+    if view.spec.subject.kind == "project" and view.organization_limits is not None:
+        given = view.organization_limits.in_force(view.spec.subject.name or "")
+        hard = resources.minimum(given, resources.only(resources.parse(view.spec.guaranteed), given))
+        hard = _nonzero(hard)
+        return resources.minimum(hard, resources.only(use, hard)), hard
+    hard = resources.total(each.hard for each in view.guarantees)
+    return resources.subtract(hard, resources.total(each.unused for each in view.guarantees)), hard
 
 
 def _counted(limits: ResourceList, uncounted: Collection[str]) -> dict[str, int]:

@@ -775,9 +775,10 @@ def age(cell: object) -> bool:
                 "Age": age,
                 "Enforcement": "deny",
                 "Raised-Until": None,
+                "Guaranteed": None,
                 "Seeds": "2/2",
             },
-            ["Enforcement", "Raised-Until", "Seeds"],
+            ["Enforcement", "Raised-Until", "Guaranteed", "Seeds"],
         ),
         ("Organization", {"Display": "Acme", "Projects": 3, "Usage": "clusters 3/5", "Ready": "True"}, []),
         (

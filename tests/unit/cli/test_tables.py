@@ -15,7 +15,7 @@ from cli.doctor import findings, report, signs
 from cli.doctor.report import Report
 from cli.largest_and_last import LargestAndLast, Told
 from cli.seeds.on_master import Held
-from common.api.types import AccountWait, CatalogueEntry, Condition, UserCluster
+from common.api.types import AccountWait, CatalogueEntry, Condition, UserCluster, WireGuarantee
 from common.quota import resources
 from master.cache.objects import MasterQuota, OverrideStatus, SeedUsage
 from tests.unit.quota_examples import (
@@ -125,6 +125,26 @@ def test_nobody_writes_a_row_of_a_table_with_an_event() -> None:
     found = denials.denials([msgspec.convert(event, denials.Event)], NOW, 60, None)
     for most in (None, 200, 80):
         assert len(denials.table(found, NOW, most).splitlines()) == 2
+
+
+def test_describe_and_top_say_what_is_guaranteed_and_what_is_kept_of_what_is_free() -> None:
+    given = [WireGuarantee(project="beta", hard={"cpu": "3"}, used={"cpu": "1"})]
+    summary = msgspec.structs.replace(ALPHA.status.summary, guaranteed="cpu 1/3")
+    of_all = msgspec.structs.replace(
+        ALPHA, status=msgspec.structs.replace(ALPHA.status, guarantees=given, summary=summary)
+    )
+    text = described(of_all, None, None)
+    assert (
+        "Guaranteed to beta: cpu=3, of which it uses cpu=1\nOf what is free, cpu=2 is for these projects alone." in text
+    )
+    wide = top_of([of_all], None, wide=True).splitlines()
+    assert "GUARANTEED" in wide[0] and "cpu 1/3" in wide[1]
+    assert "GUARANTEED" not in top_of(QUOTAS, None, wide=True)
+    assert figures.of_quota(of_all).kept == {"cpu": "2"}
+    mine = msgspec.structs.replace(ALPHA, spec={**ALPHA.spec, "guaranteed": {"cpu": "3"}})
+    assert "Guaranteed: cpu=3; nothing of it is in force" in described(mine, None, None)
+    mine = msgspec.structs.replace(of_all, spec=mine.spec)
+    assert "Guaranteed: cpu=3; used of what is in force: cpu 1/3" in described(mine, None, None)
 
 
 def test_describe_shows_no_amount_that_the_master_has_not_learned_yet() -> None:

@@ -9,8 +9,10 @@ from common.api.label_selector import LabelSelector
 from common.api.subject_text import subject_text
 from common.api.types import AccountWait, Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
 from common.quota import resources
+from common.quota.guarantees import Guarantee
 from common.quota.use_text import peak_text, usage_text
 from master.cache.objects import OverrideStatus, QuotaStatus
+from master.cache.organization_limits import OrganizationLimits
 from master.quotas.grant_publisher import usage_stale
 from master.quotas.quota_view import QuotaView, SeedView
 from master.quotas.stale_sources import age
@@ -47,6 +49,25 @@ def test_a_line_of_a_seed_says_what_of_that_is_kept_for_whom():
     found = status(seed(use={"cpu": "4"}, held=held, kept_for={"beta": amounts(cpu="5", gpus="1"), "gamma": {}}))
     (line,) = found.seeds
     assert (line.granted, line.kept_for) == ({"cpu": "20"}, {"beta": {"cpu": "5"}})
+
+
+def test_the_summary_says_what_is_used_of_what_is_guaranteed():
+    limits = OrganizationLimits(own=amounts(cpu="100"), guaranteed={"alpha": amounts(cpu="16", memory="8Gi")})
+    mine = view(seed(use={"cpu": "20"}), limits={"cpu": "64", "memory": "9Gi"}, organization_limits=limits)
+    for wanted, text in (
+        ({}, ""),
+        ({"cpu": "16"}, "cpu 16/16"),
+        ({"cpu": "20", "memory": "8Gi"}, "cpu 16/16, memory 0/8Gi"),
+    ):
+        spec = replace(mine.spec, guaranteed=wanted)
+        assert quota_status(replace(mine, spec=spec), QuotaStatus(), NOW).summary.guaranteed == text
+    given = [
+        Guarantee(project="alpha", hard=amounts(cpu="16"), used=amounts(cpu="20")),
+        Guarantee(project="beta", hard=amounts(cpu="8"), used=amounts(cpu="3")),
+    ]
+    subject = Subject(kind="organization", name="acme")
+    of_all = replace(view(seed(use={"cpu": "50"})), spec=replace(mine.spec, subject=subject), guarantees=given)
+    assert quota_status(of_all, QuotaStatus(), NOW).summary.guaranteed == "cpu 19/24"
 
 
 def condition(found, kind):
