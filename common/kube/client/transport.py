@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -19,6 +19,7 @@ from aiohttp.streams import StreamReader
 from common.kube.client.bounds import AT_ONCE, MAX_HEAD, MAX_INTERIM, MAX_OVERHEAD, Room
 from common.kube.client.errors import BadAnswer, TooLarge
 from common.kube.client.tenant_hosts import TenantHosts
+from common.kube.client.tls_parts import SSLTransport, read_in_parts
 
 
 class Closable(Protocol):
@@ -55,6 +56,11 @@ class BoundedProtocol(ResponseHandler):
         super().__init__(loop)
         self._refused: RefusedAnswer | None = None
         self._expect_answer()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if transport.get_extra_info("sslcontext") is not None:
+            read_in_parts(cast(SSLTransport, transport), self)
 
     def _expect_answer(self) -> None:
         self._received = 0
