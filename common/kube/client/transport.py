@@ -20,6 +20,7 @@ from common.kube.client.bounds import AT_ONCE, MAX_HEAD, MAX_INTERIM, MAX_OVERHE
 from common.kube.client.errors import BadAnswer, TooLarge
 from common.kube.client.tenant_hosts import TenantHosts
 from common.kube.client.tls_parts import SSLTransport, read_in_parts
+from common.runtime.pieces import SMALL, in_one_piece
 
 
 class Closable(Protocol):
@@ -37,7 +38,7 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-BUFFER = 64 * 1024  # bytes that are read ahead, and a sixteenth as many chunks
+BUFFER = 16 * 1024  # bytes that are read ahead, and a sixteenth as many chunks: each chunk takes as long as 1 KiB
 _HEAD_PIECE = 4 * 1024  # bytes of a head that are parsed before interim answers are counted
 
 
@@ -164,7 +165,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, room: Room, wh
                 raise TooLarge(f"{what}: answer is larger than {limit} bytes")
             taken.add(len(part))
             parts.append(part)
-            await asyncio.sleep(0)
+            await (asyncio.sleep(0) if len(parts) <= SMALL else in_one_piece())
         return b"".join(parts)
 
 

@@ -15,7 +15,7 @@ from common.kube.client.errors import Malformed, TooLarge, Unavailable, api_erro
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource, WatchEvent, any_event, check_names, describe_broken
 from common.kube.client.transport import Pace, RefusedAnswer, describe, reading
-from common.runtime.pieces import in_pieces, own_time
+from common.runtime.pieces import in_one_piece, in_pieces, own_time
 
 T = TypeVar("T", bound=Object)
 
@@ -69,6 +69,8 @@ class WatchStream(Generic[T]):
         try:
             async with timeout_at(self._until):
                 await self._pace.turn()
+                if self._pace.share < 1:
+                    await in_one_piece()  # for what has come already, `readany` lets nobody else run
                 with reading():
                     chunk = await self._content.readany()
         except TimeoutError:

@@ -374,6 +374,50 @@ async def test_valid_events_without_a_pause_take_their_share_of_the_event_loop()
     assert sum(pieces) <= AT_ONCE + SHARE * lasted + 4 * max(pieces)  # one that is being worked on, for each watch
 
 
+TINY = b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 100_000 + b"0\r\n\r\n"
+
+
+async def test_of_a_watch_that_comes_in_very_many_chunks_others_run_after_each_read() -> None:
+    """It had 30 ms of the event loop at once, and six of them had 160 ms."""
+    turn, read = 0, list[int]()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            await asyncio.sleep(0)
+            turn += 1
+
+    async with attacked() as (hostile, cluster):
+        hostile.says = OK + TINY
+        counting = asyncio.create_task(count_turns())
+        async with cluster.open_watch(THINGS, resource_version="1") as stream:
+            with pytest.raises(Unavailable, match="in the middle of an event"):
+                while await stream.read() is not None:
+                    read.append(turn)
+        counting.cancel()
+    assert len(read) > 10
+    assert len(set(read)) == len(read)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+async def test_answers_in_very_many_chunks_take_turns(watched: bool) -> None:
+    async def ask(cluster: Cluster) -> None:
+        if not watched:
+            await cluster.request("GET", "/")
+            return
+        async with cluster.open_watch(THINGS, resource_version="1") as stream:
+            with suppress(Unavailable):
+                while await stream.read() is not None:
+                    pass
+
+    async with attacked() as (hostile, cluster):
+        hostile.says = OK + TINY
+        async with longest_turn() as longest, asyncio.TaskGroup() as group:
+            for _ in range(6):
+                group.create_task(ask(cluster))
+        assert longest() < 0.012  # they had 18 ms, and 160 ms where they were watches
+
+
 async def test_only_who_uses_much_of_the_event_loop_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an honest list of 5,000 Machines takes is no flood, and a flood in small pieces is one."""
     pauses: list[float] = []
