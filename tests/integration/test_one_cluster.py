@@ -49,6 +49,7 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
         site = Site(installed)
         await site.remember()
         yield site
+        await site.left_nothing()
         await site.close()
 
 
