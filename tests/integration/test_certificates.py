@@ -56,7 +56,7 @@ async def server(control_plane: ControlPlane) -> AsyncIterator[ApiServer]:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "seedquota"}}
     await manifests.apply(server, [namespace, *manifests.load(RBAC), *bindings("seedquota")])
     yield server
-    await server.stop()
+    await server.kill()
 
 
 @pytest_asyncio.fixture

@@ -164,7 +164,7 @@ async def servers(control_plane: ControlPlane) -> AsyncIterator[World]:
     for cluster in world.admin.values():
         await cluster.close()
     for name in ("master", "eu-1", "us-1"):
-        await world.server(name).stop()
+        await world.server(name).kill()
 
 
 @pytest_asyncio.fixture
@@ -857,7 +857,7 @@ async def test_lost_seed_frees_what_it_held(world: World) -> None:
         await eu.ask(cpu="8")
         await until(lambda: _true(held(eu)))
         await eu.use(cpu="8")
-        await world.server("eu-1").stop()
+        await world.server("eu-1").kill()
         await eu.stop()
 
         async def kept() -> bool:

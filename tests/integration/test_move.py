@@ -198,7 +198,7 @@ async def test_lost_with_a_seed_that_the_new_master_cannot_reach_at_first(moving
     """That seed holds what it does not use, and admits it. The new master knows nothing of that."""
     site = moving
     await prepare(site, THIRD)
-    await site.stop(site.program(FIRST), site.server(FIRST))
+    await site.kill(site.program(FIRST), site.server(FIRST))
     for tenant in site.tenants:
         for found in await site.items(tenant.name, MACHINES):
             await site.delete(tenant.name, f"{MACHINES}/{found['metadata']['name']}")

@@ -115,7 +115,7 @@ async def servers(control_plane: ControlPlane) -> AsyncIterator[Told]:
     for cluster in told.admin.values():
         await cluster.close()
     for name in ("master", "eu-1"):
-        await told.server(name).stop()
+        await told.server(name).kill()
 
 
 @pytest_asyncio.fixture

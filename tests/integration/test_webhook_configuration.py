@@ -102,7 +102,7 @@ async def server(control_plane: ControlPlane) -> AsyncIterator[ApiServer]:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "alpha"}}
     await manifests.apply(server, [namespace, *manifests.load(RBAC, manifests.MACHINE_CRDS), BINDING])
     yield server
-    await server.stop()
+    await server.kill()
 
 
 @pytest_asyncio.fixture

@@ -77,7 +77,7 @@ async def test_a_kubeconfig_that_leads_to_another_cluster_is_not_followed_until_
         await accept(site, first)
         await site.settled()
         await accept(site, None)
-        await site.server(OTHER).stop()
+        await site.server(OTHER).kill()
 
 
 def twin() -> Json:

@@ -70,7 +70,7 @@ async def site(installation: Site) -> AsyncIterator[Site]:
     finally:  # others share the installation
         for where, plural in (("seed-1", "clusters"), ("seed-1", "seeds"), ("master", "projects")):
             await installation.delete(where, f"{CRDS}/{plural}.kubermatic.k8c.io")
-        await installation.server(SERVER).stop()
+        await installation.server(SERVER).kill()
 
 
 async def create(site: Site, name: str, project: str = PROJECT) -> Answer:

@@ -37,7 +37,7 @@ async def three(installation: Site) -> AsyncIterator[Site]:
     finally:
         await installation.delete("seed-1", f"{CLUSTERS}/{THIRD}")
         await until(lambda: without_third(installation), 60)
-        await installed.cluster(THIRD).stop()
+        await installed.cluster(THIRD).kill()
 
 
 async def without_third(site: Site) -> None:

@@ -103,7 +103,7 @@ async def test_uninstall_names_the_user_cluster_that_it_cannot_reach(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await put_back(site)
-    await site.stop(site.server("user-1"))
+    await site.kill(site.server("user-1"))
     try:
         assert await uninstall(site, tmp_path, "--timeout=12s") == 1
         assert "webhooks may be left in alpha/user-1:" in capsys.readouterr().err
