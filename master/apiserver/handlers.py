@@ -167,11 +167,13 @@ class Handlers:
 
         async def change(quota: MasterQuota) -> MasterQuota:
             _check_immutable(body, quota)
-            changes = {"quota": serializers.amount_changes(spec_quota(quota), limits)}
+            changes: dict[str, Mapping[str, object] | None] = {
+                "quota": serializers.amount_changes(spec_quota(quota), limits)
+            }
             if given is not None:
                 before = spec_guaranteed(quota)
                 guarantee_checks.check(self._caches, subject_of(quota), given, resources.parse(before))
-                changes["guaranteed"] = serializers.amount_changes(before, given)
+                changes["guaranteed"] = serializers.guarantee_changes(before, given)
             return await self._change(call, quota, changes)
 
         try:
@@ -280,13 +282,15 @@ class Handlers:
             call.changes["guaranteed"] = spec["guaranteed"] = guaranteed
         return await self._cluster.create(MASTER_QUOTAS, {"metadata": {"name": name}, "spec": spec})
 
-    async def _change(self, call: Call, quota: MasterQuota, changes: Mapping[str, Mapping[str, object]]) -> MasterQuota:
-        """Of its limits and guarantees those that are named; None removes one."""
+    async def _change(
+        self, call: Call, quota: MasterQuota, changes: Mapping[str, Mapping[str, object] | None]
+    ) -> MasterQuota:
+        """Of its limits and guarantees those that are named; None removes one, or all."""
         name = quota.metadata.name
         call.changes = {"quota": name, "before": spec_quota(quota), "limits": changes["quota"]}
         if "guaranteed" in changes:
             call.changes["guaranteed"] = changes["guaranteed"]
-        if not any(changes.values()):
+        if all(change is not None and not change for change in changes.values()):
             return quota
         patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": changes}
         return await self._cluster.merge_patch(MASTER_QUOTAS, name, patch)

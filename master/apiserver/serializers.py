@@ -212,9 +212,16 @@ def used_of(quotas: Iterable[MasterQuota]) -> dict[str, int]:
 
 
 def amount_changes(before: Mapping[str, str | int], wanted: Mapping[str, str | int]) -> dict[str, str | int | None]:
-    """A merge patch of `spec.quota`, or of `spec.guaranteed`."""
+    """A merge patch of `spec.quota`, and of others of its kind."""
     gone: dict[str, str | int | None] = dict.fromkeys(name for name in before if name not in wanted)
     return gone | {name: limit for name, limit in wanted.items() if before.get(name) != limit}
+
+
+def guarantee_changes(
+    before: Mapping[str, str | int], wanted: Mapping[str, str | int]
+) -> dict[str, str | int | None] | None:
+    """A merge patch of `spec.guaranteed`. None: it goes, since there is no empty one."""
+    return None if before and not wanted else amount_changes(before, wanted)
 
 
 def combined(

@@ -29,6 +29,7 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
         tmp_path_factory.mktemp("tenancy"),
         in_flight_window=WINDOW,
         in_cluster=True,
+        api=True,
         seed_flags={seed: ["--lease-duration=15s"] for seed in SEEDS},
         # From the beginning: after a change of namespaceProjects, half a minute passes before quotas are in force.
         user_cluster_spec={"namespaceQuotas": "Enabled", "namespaceProjects": "FromLabel"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -97,6 +98,76 @@ async def test_siblings_cannot_take_what_a_project_is_guaranteed_on_any_seed(sit
 
     given = (await site.get("master", f"resourcequotas/{ORGANIZATION}"))["status"]["guarantees"]
     assert [(each["project"], each["hard"]) for each in given] == [("alpha", cpus(GUARANTEED))]
+
+
+async def over_http(site: Site, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
+    headers = {"Authorization": f"Bearer {site.server('master').tokens['admin']}"}
+    async with (
+        aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=False)) as session,
+        session.request(method, f"{site.installed.api_url}/api{path}", json=body) as answer,
+    ):
+        return answer.status, await answer.json() if answer.status != 204 else {}
+
+
+async def test_over_http_a_guarantee_is_seen_set_and_told_beforehand(site: Site) -> None:
+    """What is said to fit is admitted, and what is not is refused."""
+
+    async def in_force(amounts: Json) -> None:
+        status, found = await over_http(site, "GET", f"/v2/quotas/{QUOTA}")
+        assert (status, found["status"]["guaranteed"]) == (200, amounts), found
+        _, found = await over_http(site, "GET", f"/v2/quotas/{ORGANIZATION}")
+        assert (found["status"]["kept"], found["status"]["guarantees"]) == (
+            amounts,
+            [{"project": "alpha", "hard": amounts, "used": {"cpu": "0"}}],
+        )
+
+    async def fits(project: str, replicas: int) -> tuple[bool, int]:
+        asked = {"project": project, "resources": cpus(1), "replicas": replicas}
+        status, found = await over_http(site, "POST", "/v1/fits", asked)
+        assert status == 200, found
+        _, there = await over_http(site, "POST", "/v1/where", asked)
+        assert max(each["byRecall"] for each in there["items"]) == found["fitting"], there
+        return found["fits"], found["fitting"]
+
+    limits = {"quota": cpus(4)}
+    await until(lambda: in_force(cpus(GUARANTEED)), 60)
+    assert await fits("delta", LIMIT) == (False, LIMIT - GUARANTEED)
+    assert await fits("alpha", 4) == (True, 4)
+    path = f"/v2/quotas/{QUOTA}"
+    for below in ({"quota": cpus(2)}, {"quota": cpus(2), "guaranteed": cpus(GUARANTEED)}):
+        status, refused = await over_http(site, "PUT", path, below)
+        assert (status, refused["errors"][0]["pointer"]) == (422, "/guaranteed"), refused
+        assert "guaranteed is more than the limit in quota" in refused["detail"]
+    status, refused = await over_http(site, "PUT", path, {"quota": cpus(9), "guaranteed": cpus(LIMIT + 1)})
+    assert (status, refused["code"]) == (422, "guarantees_exceed_organization"), refused
+    status, changed = await over_http(site, "PUT", path, {**limits, "guaranteed": cpus(2)})
+    assert (status, changed["guaranteed"]) == (200, cpus(2)), changed
+    status, changed = await over_http(site, "PUT", path, {"quota": cpus(5)})
+    assert (status, changed["guaranteed"]) == (200, cpus(2)), "what is not named stays"
+    await until(lambda: in_force(cpus(2)), 60)
+    new = {"subjectName": "delta", "quota": cpus(LIMIT), "guaranteed": cpus(LIMIT - 1)}
+    status, refused = await over_http(site, "POST", "/v2/quotas", new)
+    assert (status, refused["errors"][0]["pointer"]) == (422, "/guaranteed/cpu"), refused
+    assert "4 of its limit of 6 is left" in refused["detail"]
+
+    await site.comes("master", f"resourcequotas/{ORGANIZATION}", "GuaranteesInForce", "True", seconds=30)
+    assert await fits("delta", LIMIT) == (False, LIMIT - 2)
+    assert await fills(site, SIBLING, 2 * LIMIT) == LIMIT - 2
+    await site.uses(cpus(LIMIT - 2), ORGANIZATION, seconds=60)
+    assert (await fits("delta", 1), await fits("alpha", 3)) == ((False, 0), (False, 2))
+    await site.admitted(ALPHA[0])
+    await site.admitted(ALPHA[1])
+    columns = await site.get("master", f"resourcequotas/{QUOTA}")
+    assert columns["spec"]["guaranteed"] == cpus(2)
+
+    async def said() -> None:
+        for name in (QUOTA, ORGANIZATION):
+            summary = (await site.get("master", f"resourcequotas/{name}"))["status"]["summary"]
+            assert summary["guaranteed"] == "cpu 2/2", summary
+
+    await until(said, 30)
+    status, gone = await over_http(site, "PUT", path, {**limits, "guaranteed": {}})
+    assert (status, gone["guaranteed"]) == (200, {}), gone
 
 
 async def test_a_guarantee_takes_nothing_from_who_uses_it_already(site: Site) -> None:

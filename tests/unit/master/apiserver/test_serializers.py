@@ -163,8 +163,9 @@ def test_what_is_set_to_be_guaranteed_is_shown_beside_what_is_in_force() -> None
 
 
 def test_a_guarantee_changes_alone_and_all_of_it_can_go() -> None:
-    assert serializers.amount_changes({"cpu": "16", "memory": "1Gi"}, {"cpu": "8"}) == {"memory": None, "cpu": "8"}
-    assert serializers.amount_changes({"cpu": "16"}, {}) == {"cpu": None}
+    assert serializers.guarantee_changes({"cpu": "16", "memory": "1Gi"}, {"cpu": "8"}) == {"memory": None, "cpu": "8"}
+    assert serializers.guarantee_changes({"cpu": "16"}, {}) is None
+    assert serializers.guarantee_changes({}, {}) == serializers.guarantee_changes({"cpu": 1}, {"cpu": 1}) == {}
 
 
 LIMITS = OrganizationLimits(
