@@ -26,13 +26,13 @@ class KnownAccount:
 
     def loaded(self, stored: Stored | None, before: Stored | None) -> bool:
         """The store answered a read that was sent when `before` was known. Returns whether that is news."""
-        self.read = True
-        meanwhile = self.stored if self.stored is not before else None
-        if meanwhile is not None and stored is not None and _precedes(stored.account, meanwhile.account):
-            return False
-        if stored is not None and before is not None and stored.version == before.version:
-            return False
-        self.stored = stored
+        self.read, known = True, self.stored
+        if stored is not None and known is not None:
+            if stored.version == known.version:
+                return False
+            if known is not before and _precedes(stored.account, known.account):
+                return False  # reported meanwhile
+        self.stored = stored  # also in place of another life that was reported meanwhile: that report may be late
         return True
 
     def written(self, stored: Stored, before: Stored | None) -> bool:
