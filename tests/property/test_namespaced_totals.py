@@ -29,7 +29,7 @@ from common.quota import resources
 from common.quota.object_names import PODS, SERVICES, GroupResource
 from common.quota.scopes import ScopeRequirement
 from common.runtime import pieces
-from seed.kinds.namespaces import cluster_objects
+from seed.kinds.namespaces import cluster_objects, entering
 from seed.kinds.namespaces.cache import Namespace
 from seed.kinds.namespaces.cluster_objects import ClusterObjects, QuotaNamespaces
 from seed.kinds.namespaces.evaluators.namespaced import Terms, used
@@ -320,6 +320,24 @@ def test_what_happens_while_a_namespace_comes_in_counts(meanwhile: str) -> None:
             machine.namespace_is("a", {})
             machine.namespace_is("a", {"owner": "ann"})
     machine.the_sum_is_that_of_everything()
+    machine.teardown()
+
+
+def test_little_of_a_namespace_comes_in_with_the_change_of_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,900 pods took 38 ms of the event loop in one step, for three quotas."""
+    monkeypatch.setattr(cluster_objects, "AT_ONCE", entering.AT_ONCE)
+    machine = Totals()
+    machine.begin()
+    machine.namespace_is("a", {})
+    for number in range(1_900):
+        machine.pod_is("a", f"pod-{number}", 1, "Running", None, None)
+    machine.namespace_is("a", {"owner": "ann"})
+    ann = machine.counting["ann"]
+    assert ann.entering and len(ann.totals) == 0
+    machine.what_enters_comes_in_a_little(1)
+    assert 0 < len(ann.totals) <= 100
+    machine.what_enters_comes_in_a_little(20_000)
+    assert not ann.entering and len(ann.totals) == 1_900
     machine.teardown()
 
 

@@ -17,7 +17,7 @@ from common.runtime.pieces import all_in_pieces, in_pieces
 from common.runtime.unexpected import contained
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator
 
-AT_ONCE = 2_000  # objects that come in by one step of the event loop, or namespaces looked at: some 15 ms
+AT_ONCE = 100  # objects that come in by one step of the event loop, or namespaces looked at: 1 ms for each quota
 
 Subjects = Iterable[tuple[NamespacedEvaluator[Any], Any]]
 Steps = Callable[[], Iterator[Callable[[], object]]]
