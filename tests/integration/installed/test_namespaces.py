@@ -139,12 +139,28 @@ async def create_widgets(site: Site, cluster: str, namespace: str, names: str) -
         assert answer.status in (201, 409), answer  # 409: it was made before what was asked for again
 
 
+@pytest_asyncio.fixture(scope="module")
+async def taking_part(installation: Site) -> AsyncIterator[None]:
+    """Both user clusters, in all tests here: each begin starts the agents' watches anew, and the webhooks."""
+
+    async def all_are(said: Mapping[str, str | None]) -> None:
+        for seed, name in installation.installed.user_clusters.items():
+            await installation.patch(seed, f"{CLUSTERS}/{name}", {"spec": {"namespaceQuotas": said[name]}})
+        await installation.remember()
+
+    places = installation.installed.user_clusters.items()
+    before = {name: (await installation.get(seed, f"{CLUSTERS}/{name}"))["spec"] for seed, name in places}
+    try:
+        await all_are(dict.fromkeys(before, "Enabled"))
+        yield
+    finally:
+        await all_are({name: spec.get("namespaceQuotas") for name, spec in before.items()})
+
+
 @pytest_asyncio.fixture
-async def clusters(site: Site) -> AsyncIterator[Clusters]:
+async def clusters(taking_part: None, site: Site) -> AsyncIterator[Clusters]:
     """Both user clusters take part."""
     found = Clusters(site)
-    for seed, name in site.installed.user_clusters.items():
-        await site.patch(seed, f"{CLUSTERS}/{name}", {"spec": {"namespaceQuotas": "Enabled"}})
     yield found
     await site.start_all()
     for cluster, path in found.made:
