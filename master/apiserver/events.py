@@ -174,8 +174,21 @@ class Events:
         for subject in subjects:
             for stream in self._streams.get(subject, ()):
                 stream.tell(changed)
+        if isinstance(change.old, MasterQuota | None) and isinstance(change.new, MasterQuota | None):
+            for project in _guaranteed_otherwise(change.old, change.new):
+                for stream in self._streams.get(("project", project), ()):
+                    stream.tell(Changed(resource, ""))  # it may not be told the name of its organization's quota
 
     def _allocated(self, found: Allocation) -> None:
         for subject in (("organization", found.spec.organization), ("project", found.spec.project)):
             for stream in self._streams.get(subject, ()):
                 stream.tell(Changed("allocations", ""))
+
+
+def _guaranteed_otherwise(old: MasterQuota | None, new: MasterQuota | None) -> set[str]:
+    """The projects to which another amount is guaranteed than before."""
+    before, after = (
+        {each.project: each.hard for each in found.status.guarantees} if found is not None else {}
+        for found in (old, new)
+    )
+    return {project for project in before.keys() | after.keys() if before.get(project) != after.get(project)}

@@ -288,11 +288,12 @@ class Handlers:
         """Of its limits and guarantees those that are named; None removes one, or all."""
         name = quota.metadata.name
         call.changes = {"quota": name, "before": spec_quota(quota), "limits": changes["quota"]}
-        if "guaranteed" in changes:
-            call.changes["guaranteed"] = changes["guaranteed"]
-        if all(change is not None and not change for change in changes.values()):
+        spec = {field: change for field, change in changes.items() if change != {}}
+        if "guaranteed" in spec:
+            call.changes["guaranteed"] = spec["guaranteed"]
+        if not spec:
             return quota
-        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": changes}
+        patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": spec}
         return await self._cluster.merge_patch(MASTER_QUOTAS, name, patch)
 
     def _shown(self, quotas: Sequence[MasterQuota]) -> serializers.Quota:

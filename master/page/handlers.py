@@ -64,8 +64,8 @@ _KINDS: Mapping[str, Resource[Any]] = {
 class Shown:
     """A template and its values. The same is shown by `command`, one of kubectl, by `call` of the HTTP API, and by
     `yaml`: the address of one object's, or of many the command that prints them; empty: it is made of no object.
-    `events`: what is followed so that the page stays up to date; empty: nothing. `about`: the only object whose changes
-    matter to it, as `resourcequotas/NAME`."""
+    `events`: what is followed so that the page stays up to date; empty: nothing. `about`: the only objects whose
+    changes matter to it, as `resourcequotas/NAME`, with spaces between them."""
 
     template: str
     title: str
@@ -189,16 +189,17 @@ class Pages:
 
     async def quota(self, asked: Asked) -> Shown:
         found = await self._quota(asked)
-        name = found.metadata.name
+        name, parents = found.metadata.name, self._caches.parents_of(*subject_of(found))
         view = quota.page(
             found,
             self._caches.seeds.store.values(),
             self._clock(),
             made_from=serializers.made_of(found),
             version=serializers.version([found]),
-            in_force=kept_shares.in_force(self._caches.parents_of(*subject_of(found)), subject_of(found)[1]),
+            in_force=kept_shares.in_force(parents, subject_of(found)[1]),
         )
         may_edit = await self._rights.has(asked.user, Right(verb="update", resource="resourcequotas", name=name))
+        shown = (found, *parents) if view.guaranteed else (found,)
         return Shown(
             "quota.html",
             name,
@@ -206,7 +207,7 @@ class Pages:
             f"kubectl seedquota describe {name}",
             f"GET /api/v2/quotas/{name}",
             f"/quotas/{name}/yaml",
-            about=f"resourcequotas/{name}",
+            about=" ".join(f"resourcequotas/{each.metadata.name}" for each in shown),
         )
 
     async def project(self, asked: Asked) -> Shown:

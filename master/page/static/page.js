@@ -50,7 +50,7 @@
   });
 
   const matters = ({ changed, more }) =>
-    !about || more || changed.some((each) => each.resource === "seeds" || `${each.resource}/${each.name}` === about);
+    !about || more || changed.some((each) => each.resource === "seeds" || about.split(" ").includes(`${each.resource}/${each.name}`));
 
   const follow = () => {
     const source = new EventSource(events);

@@ -47,7 +47,8 @@ class NamespaceLine(NamedTuple):
 
 class QuotaPage(NamedTuple):
     """`limited`: the whole subject, with what narrows it. `raised`: until when limits are raised, and which; empty:
-    none is. `changing`: the limits that are set are not those in force yet. `silent`: as in the overview."""
+    none is. `guaranteed`: something is guaranteed to its project, by the quotas of its organization. `changing`: the
+    limits that are set are not those in force yet. `silent`: as in the overview."""
 
     name: str
     kind: str
@@ -61,6 +62,7 @@ class QuotaPage(NamedTuple):
     raised: str
     overrides: Sequence[OverrideLine]
     guarantees: Sequence[GuaranteeLine]
+    guaranteed: bool
     changing: bool
     counted: bool
     silent: str
@@ -103,6 +105,7 @@ def page(
         raised=_raised(quota),
         overrides=overrides.lines(shown_overrides(quota)),
         guarantees=guarantees.lines(quota),
+        guaranteed=any(bar.guaranteed for bar in found),
         changing=bool(status.observed_generation) and status.observed_generation < quota.metadata.generation,
         counted=bool(status.observed_generation),
         silent=silent,

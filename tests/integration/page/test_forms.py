@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -33,6 +34,7 @@ async def left_as_found(place: Place) -> AsyncIterator[None]:
     limits = {"quota": {"cpu": "7", "memory": None}, "overrides": None, "warnAtPercent": None}
     for path, spec in (
         ("resourcequotas/project-secret", limits),
+        ("resourcequotas/project-alpha", {"guaranteed": None}),
         ("quotasettings/default", {"defaults": None}),
         ("seeds/seed-2", {"state": "Active"}),
     ):
@@ -66,6 +68,46 @@ async def test_limits_are_previewed_then_saved(place: Place, browser: Browser) -
         assert last["changes"] == {"quota": "project-secret", "before": {"cpu": "7"}, "limits": limits_after}
 
     await until(written, 15)
+
+
+async def test_a_guarantee_is_set_by_the_form_and_seen_where_limits_are(
+    place: Place, browser: Browser, shots: Path | None
+) -> None:
+    async def shot(name: str) -> None:
+        if shots is not None:
+            await window.page.screenshot(path=shots / f"guarantee-{name}.png", full_page=True)
+
+    async with place.looking(browser, OPERATOR) as window:
+        await window.open("/quotas/project-alpha/edit")
+        await window.page.fill("[name='guaranteed.cpu']", "9")
+        await window.page.get_by_role("button", name="Save").click()
+        assert "guaranteed is more than the limit in quota" in await window.text()
+        await window.page.fill("[name='guaranteed.cpu']", "8")
+        await window.page.get_by_role("button", name="Preview").click()
+        await expect(window.page.get_by_role("row", name="cpu 0 8")).to_be_visible()
+        await accessible(window)
+        await shot("form")
+        await window.page.get_by_role("button", name="Save").click()
+        await window.page.wait_for_url(f"{place.url}/quotas/project-alpha")
+        cpu = window.page.get_by_role("region", name="cpu", exact=True)
+        await expect(cpu).to_contain_text("Guaranteed", timeout=15_000)
+        await expect(cpu).not_to_contain_text("in force", timeout=15_000)
+        await window.open("/quotas/org-acme")
+        table = window.page.get_by_role("region", name="Guaranteed to projects")
+        await expect(table).to_contain_text("alpha", timeout=15_000)
+        await expect(window.page.get_by_role("region", name="cpu", exact=True)).to_contain_text(
+            "Of it kept for projects"
+        )
+        await accessible(window)
+        await shot("quota")
+    async with place.looking(browser, TENANT) as window:
+        await window.open("/organizations/acme")
+        await expect(window.page.get_by_role("region", name="Capacity of acme")).to_contain_text("Of it kept")
+        await accessible(window)
+        await shot("organization")
+        await window.open("/projects/alpha")
+        await expect(window.page.get_by_role("region", name="cpu", exact=True)).to_contain_text("Guaranteed")
+        await shot("project")
 
 
 async def test_an_edit_never_overwrites_another_one(place: Place, browser: Browser) -> None:

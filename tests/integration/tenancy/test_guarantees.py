@@ -166,8 +166,9 @@ async def test_over_http_a_guarantee_is_seen_set_and_told_beforehand(site: Site)
             assert summary["guaranteed"] == "cpu 2/2", summary
 
     await until(said, 30)
-    status, gone = await over_http(site, "PUT", path, {**limits, "guaranteed": {}})
-    assert (status, gone["guaranteed"]) == (200, {}), gone
+    for limit in (4, 5):  # also where there is none
+        status, gone = await over_http(site, "PUT", path, {"quota": cpus(limit), "guaranteed": {}})
+        assert (status, gone["guaranteed"], gone["quota"]) == (200, {}, cpus(limit)), gone
 
 
 async def test_a_guarantee_takes_nothing_from_who_uses_it_already(site: Site) -> None:

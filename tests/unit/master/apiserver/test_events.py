@@ -9,14 +9,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
-from common.api.types import Allocation, AllocationSpec
+from common.api.types import Allocation, AllocationSpec, WireGuarantee
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.controller.store import Change
 from master.apiserver import auth, events
 from master.cache.informers import Caches
-from master.cache.objects import MasterQuota, Named
+from master.cache.objects import MasterQuota, Named, QuotaStatus
 from tests.unit.fake_api_server import PATIENCE, eventually
 from tests.unit.master.apiserver.test_app import World, serving
 
@@ -80,6 +81,31 @@ async def test_what_changes_is_told_and_what_changes_together_is_told_together(w
         change(world, "projects", Named(metadata=ObjectMeta(name="alpha")))
         assert (await told(stream))["changed"] == [{"resource": "projects", "name": "alpha"}]
     await eventually(lambda: not world.app.events._streams and not world.app.events._of)
+
+
+async def test_a_project_is_told_that_another_amount_is_guaranteed_to_it_and_not_by_which_quota(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may(world, monkeypatch, ("get", "projects/quotas"))
+    world.app.caches.projects.store._set("alpha", Named(metadata=ObjectMeta(name="alpha")))
+
+    def of_organization(*given: WireGuarantee) -> MasterQuota:
+        return msgspec.structs.replace(
+            quota("org-acme", "organization", "acme"), status=QuotaStatus(guarantees=list(given))
+        )
+
+    def guarantee(project: str, hard: str, used: str = "0") -> WireGuarantee:
+        return WireGuarantee(project=project, hard={"cpu": hard}, used={"cpu": used})
+
+    nothing, given = of_organization(), of_organization(guarantee("alpha", "16"), guarantee("beta", "4"))
+    used = of_organization(guarantee("alpha", "16", "3"), guarantee("beta", "5"))
+    assert (
+        events._guaranteed_otherwise(None, given) == events._guaranteed_otherwise(given, nothing) == {"alpha", "beta"}
+    )
+    assert events._guaranteed_otherwise(given, used) == {"beta"}, "use changes all the time"
+    async with following(world, "?project=alpha") as stream:
+        world.app.caches._listeners.call("resourcequotas", Change(nothing, given))
+        assert await told(stream) == {"changed": [{"resource": "resourcequotas", "name": ""}], "more": False}
 
 
 async def test_a_change_after_a_quiet_time_waits_for_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
