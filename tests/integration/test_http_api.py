@@ -305,6 +305,7 @@ async def test_the_quotas_of_an_organization_are_what_the_rfc_shows(world: World
     expected = {
         "capacity": [{"type": "clusters", "amount": 5}, {"type": "machines", "amount": 10}],
         "free": [{"type": "clusters", "amount": 4}, {"type": "machines", "amount": 2}],
+        "kept": [],
         "allocated": [
             {"type": "clusters", "amount": 1, "committed": 1, "reserved": 0},
             {"type": "machines", "amount": 8, "committed": 8, "reserved": 0},
@@ -815,8 +816,16 @@ async def test_quotas_are_listed_by_page_and_kept_like_kubermatics(world: World)
         "subjectHumanReadableName": "Alpha",
         "isDefault": False,
         "quota": {"cpu": "4", "memory": "8Gi"},
+        "guaranteed": {},
         "overrides": [],
-        "status": {"hard": {"cpu": "4", "memory": "8Gi"}, "globalUsage": {}, "reserved": {}},
+        "status": {
+            "hard": {"cpu": "4", "memory": "8Gi"},
+            "globalUsage": {},
+            "reserved": {},
+            "guaranteed": {},
+            "guarantees": [],
+            "kept": {},
+        },
         "asOf": "",
         "stale": True,
     }
@@ -1595,7 +1604,8 @@ async def test_new_limits_are_previewed_with_what_is_used_beyond_them(world: Wor
     path = f"{QUOTAS}/project-alpha/preview"
     found = await world.call("platform-administrator", "POST", path, {"quota": {"cpu": 50}})
     change = {"type": "cpu", "before": "64", "after": "50", "used": "60", "over": "10"}
-    assert (found.status, found.body) == (200, {"quota": "project-alpha", "changes": [change], "exceeded": True})
+    expected = {"quota": "project-alpha", "changes": [change], "guarantees": [], "exceeded": True}
+    assert (found.status, found.body) == (200, expected)
     assert (await world.kube("GET", f"{GROUP}/resourcequotas/project-alpha"))["spec"]["quota"] == {"cpu": "64"}
     assert (await world.call("reader", "POST", path, {"quota": {"cpu": 50}})).status == 403
     assert (
