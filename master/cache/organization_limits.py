@@ -99,8 +99,9 @@ def in_force(own: ResourceList, quotas: Mapping[str, Sequence[MasterQuota]]) -> 
 
 
 def guaranteed(quota: MasterQuota) -> dict[str, int]:
-    """As its spec has it, as far as it can be: the schema refuses all else."""
-    if is_of_a_part(quota.spec) or not quota.spec.get("guaranteed"):
+    """As its spec has it, as far as it can be: the schema refuses all else. A quota that only warns keeps nothing from
+    others either."""
+    if quota.spec.get("enforcement") == "warn" or is_of_a_part(quota.spec) or not quota.spec.get("guaranteed"):
         return {}
     try:
         given = resources.parse(msgspec.convert(quota.spec["guaranteed"], Quantities))

@@ -66,6 +66,9 @@ def _not_guaranteed(view: QuotaView, given: ResourceList, parent: ResourceList) 
     if not view.organization:
         text = f"{resources.text(lacking)} is not guaranteed: the project has no organization"
         return [condition(LIMITS_FIT, False, "GuaranteesExceedParent", text)]
+    if view.spec.enforcement == "warn":
+        text = f"{resources.text(lacking)} is not guaranteed: the enforcement of this quota is warn"
+        return [condition(LIMITS_FIT, False, "GuaranteesExceedParent", text)]
     surging = view.organization_limits.surging if view.organization_limits is not None else ()
     if found := sorted(name for name in lacking if name in surging):
         text = (

@@ -139,6 +139,15 @@ def test_what_is_not_guaranteed_is_a_condition_of_the_project(world: World) -> N
     assert found.message == "cpu=13 is not guaranteed: the project has no organization"
 
 
+def test_a_quota_that_only_warns_keeps_nothing_from_other_projects(world: World) -> None:
+    made = quota("project", "alpha", limits={"cpu": "20"}, guaranteed={"cpu": "13"}, enforcement="warn")
+    world.put("resourcequotas", made)
+    assert given(world) == {}
+    [found] = limits_fit(seen(world, made))
+    assert (found.status, found.reason) == ("False", "GuaranteesExceedParent")
+    assert found.message == "cpu=13 is not guaranteed: the enforcement of this quota is warn"
+
+
 def test_an_organization_says_what_of_its_guarantees_others_use(world: World) -> None:
     given = [Guarantee(project="alpha", hard=resources.parse({"cpu": "16"}), used=resources.parse({"cpu": "4"}))]
     acme = seen(world, quota("organization", "acme", limits={"cpu": "32"}))
