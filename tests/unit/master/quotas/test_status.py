@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import yaml
 from msgspec.structs import replace
 
 from common.api.conditions import transition
 from common.api.label_selector import LabelSelector
 from common.api.subject_text import subject_text
 from common.api.types import AccountWait, Condition, NamespaceUse, ResourceQuotaSpec, StaleSource, Subject
-from common.quota import resources
+from common.quota import guarantees, names, resources
 from common.quota.guarantees import Guarantee
 from common.quota.use_text import peak_text, usage_text
+from devcluster.objects import CHARTS
 from master.cache.objects import OverrideStatus, QuotaStatus
 from master.cache.organization_limits import OrganizationLimits
 from master.quotas.grant_publisher import usage_stale
@@ -49,6 +51,26 @@ def test_a_line_of_a_seed_says_what_of_that_is_kept_for_whom():
     found = status(seed(use={"cpu": "4"}, held=held, kept_for={"beta": amounts(cpu="5", gpus="1"), "gamma": {}}))
     (line,) = found.seeds
     assert (line.granted, line.kept_for) == ({"cpu": "20"}, {"beta": {"cpu": "5"}})
+
+
+def test_a_status_has_room_for_all_that_can_be_said_of_guarantees():
+    """A seed that is away holds also of those that others had before: one entry too many, and nothing is written."""
+    (definition,) = yaml.safe_load_all((CHARTS / "crds" / "resourcequota.yaml").read_text())
+    parts = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    kept = parts["seeds"]["items"]["properties"]["keptFor"]
+    for held, most in (
+        ({guarantees.counter(f"p{number}", "cpu"): 1 for number in range(names.MAX_COUNTERS)}, kept),
+        (
+            {guarantees.counter("alpha", f"r{number}"): 1 for number in range(names.MAX_COUNTERS)},
+            kept["additionalProperties"],
+        ),
+    ):
+        resource_names = {name for each in guarantees.idle_by_project({}, held).values() for name in each}
+        limits = dict.fromkeys(resource_names, "9")
+        (line,) = status(seed(kept_for=guarantees.idle_by_project({}, held)), limits=limits).seeds
+        assert max(len(line.kept_for), *map(len, line.kept_for.values())) == most["maxProperties"]
+    longest = {f"{number:0{names.MAX_NAME}}": 10**39 - 1 for number in range(guarantees.MOST)}
+    assert len(usage_text(longest, longest)) <= parts["summary"]["properties"]["guaranteed"]["maxLength"]
 
 
 def test_the_summary_says_what_is_used_of_what_is_guaranteed():
