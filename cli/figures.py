@@ -64,7 +64,7 @@ def of_quota(quota: MasterQuota, silence: str = "") -> Figures:
         made_from=f"sqa/{allocation}" if (allocation := made_from(quota)) else "",
         raised_until=raised_until(status),
         guaranteed=status.summary.guaranteed,
-        kept=resources.render(kept_shares.kept_from(quota, kept_shares.ANY)),
+        kept=resources.render(kept_shares.kept_of_free(quota)),
     )
 
 

@@ -10,9 +10,8 @@ from msgspec import UNSET, Meta
 from common.api.types import MAX_AMOUNT
 from common.quota import resources
 from common.quota.quantity import UNIT
-from common.quota.resources import ResourceList
 from master.apiserver.problem import ProblemError, invalid
-from master.apiserver.serializers import MAX_TYPES, AnswerBody, Body, ReadOnly, Type, limits_of, used_of
+from master.apiserver.serializers import MAX_TYPES, AnswerBody, Body, ReadOnly, Type, largest, limits_of, used_of
 from master.cache.allocations import Use
 from master.cache.objects import MasterQuota, spec_quota
 from master.quotas import kept_shares
@@ -61,19 +60,15 @@ def organization_quotas(quotas: Sequence[MasterQuota], allocations: Mapping[str,
     limits = limits_of(quotas)
     allocated = {name: use.amount * UNIT for name, use in allocations.items() if name in limits or use.amount}
     used = resources.maximum(resources.only(used_of(quotas), sorted(limits)), allocated)
-    kept: ResourceList = {}
-    for quota in quotas:
-        kept = resources.maximum(kept, kept_shares.kept_from(quota, kept_shares.ANY))
+    free = {name: max(limits[name] - used[name], 0) for name in sorted(limits.keys() & used.keys())}
+    kept = largest(map(kept_shares.kept_of_free, quotas))
     return OrganizationQuotas(
         capacity=[Amount(type=name, amount=limits[name] // UNIT) for name in sorted(limits)],
-        free=[
-            Amount(type=name, amount=max(limits[name] - used[name], 0) // UNIT)
-            for name in sorted(limits.keys() & used.keys())
-        ],
+        free=[Amount(type=name, amount=amount // UNIT) for name, amount in free.items()],
         kept=[
-            Amount(type=name, amount=-(-min(amount, max(limits[name] - used[name], 0)) // UNIT))
-            for name, amount in sorted(kept.items())
-            if name in limits and name in used
+            Amount(type=name, amount=min(-(-kept[name] // UNIT), amount // UNIT))
+            for name, amount in free.items()
+            if name in kept
         ],
         allocated=[_allocated(name, use, allocations.get(name, Use())) for name, use in sorted(used.items())],
     )

@@ -49,7 +49,7 @@ class GuaranteeChange(AnswerBody, kw_only=True):
 
 class LimitPreview(AnswerBody, kw_only=True):
     """Of the limits in force, with what raises them for a time. `exceeded`: more is used than the new limits. Nothing
-    is removed then, and nothing more is admitted. `guarantees`: what else would be guaranteed to the project."""
+    is removed then, and nothing more is admitted. `guarantees`: each guaranteed amount that would change."""
 
     quota: str
     changes: list[LimitChange]

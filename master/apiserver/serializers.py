@@ -97,8 +97,8 @@ class ProjectGuarantee(AnswerBody, kw_only=True):
 class QuotaStatus(AnswerBody, kw_only=True):
     """`hard`: the limits in force. `globalUsage`: counted and reserved, over all seeds; of it `reserved` is admitted
     and not yet counted. `guaranteed`: of a project, what is kept for it by the quotas of its organization.
-    `guarantees`: of an organization, what this quota keeps for its projects. What these do not use is free for nobody
-    else: it is `kept`."""
+    `guarantees`: of an organization, what this quota keeps for its projects. `kept`: of what is free, what these do not
+    use, and nobody else gets."""
 
     hard: dict[str, str]
     global_usage: dict[str, str]
@@ -243,22 +243,22 @@ def combined(
         made_from=made_from or UNSET,
         is_default=all(quota.metadata.labels.get(DEFAULT_LABEL) == "true" for quota in quotas),
         quota=resources.render(limits_of(quotas, spec_quota)),
-        guaranteed=resources.render(_largest(resources.parse(spec_guaranteed(quota)) for quota in quotas)),
+        guaranteed=resources.render(largest(resources.parse(spec_guaranteed(quota)) for quota in quotas)),
         overrides=[_override(*each) for quota in quotas for each in shown_overrides(quota)],
         status=QuotaStatus(
             hard=resources.render(limits_of(quotas)),
             global_usage=resources.render(used_of(quotas)),
-            reserved=resources.render(_largest(resources.parse(quota.status.reserved) for quota in quotas)),
+            reserved=resources.render(largest(resources.parse(quota.status.reserved) for quota in quotas)),
             guaranteed=resources.render(kept_shares.in_force(parents, name) if kind == "project" else {}),
             guarantees=[_guarantee(each) for each in (first.status.guarantees if len(quotas) == 1 else ())],
-            kept=resources.render(_largest(kept_shares.kept_from(quota, kept_shares.ANY) for quota in quotas)),
+            kept=resources.render(largest(map(kept_shares.kept_of_free, quotas))),
         ),
         as_of=as_of(quotas),
         stale=any(staleness.stale_of(quota, silence) for quota in quotas),
     )
 
 
-def _largest(amounts: Iterable[ResourceList]) -> ResourceList:
+def largest(amounts: Iterable[ResourceList]) -> ResourceList:
     found: ResourceList = {}
     for each in amounts:
         found = resources.maximum(found, each)

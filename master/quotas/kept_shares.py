@@ -9,7 +9,7 @@ from common.api.convert import guarantee_from_wire
 from common.quota import guarantees, resources
 from common.quota.guarantees import Guarantee
 from common.quota.resources import ResourceList
-from master.cache.objects import MasterQuota, SeedUsage
+from master.cache.objects import MasterQuota, SeedUsage, spec_quota
 
 ANY = ""  # a project that has no guarantee
 
@@ -24,6 +24,15 @@ def kept_from(quota: MasterQuota, project: str) -> dict[str, int]:
         return {}
     kept = resources.only(guarantees.kept_from(given(quota), project), quota.status.global_usage)
     return {name: amount for name, amount in kept.items() if amount}
+
+
+def kept_of_free(quota: MasterQuota) -> dict[str, int]:
+    """Of what is free, what is guaranteed to projects that do not use it. Less is free than they are guaranteed where
+    others used it before."""
+    kept, limits = kept_from(quota, ANY), resources.parse(quota.status.hard or spec_quota(quota))
+    free = resources.subtract(limits, resources.parse(quota.status.global_usage))
+    found = {name: min(amount, free[name]) for name, amount in kept.items() if name in limits}
+    return {name: amount for name, amount in found.items() if amount > 0}
 
 
 def in_force(parents: Sequence[MasterQuota], project: str) -> dict[str, int]:

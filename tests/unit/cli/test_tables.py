@@ -141,6 +141,9 @@ def test_describe_and_top_say_what_is_guaranteed_and_what_is_kept_of_what_is_fre
     assert "GUARANTEED" in wide[0] and "cpu 1/3" in wide[1]
     assert "GUARANTEED" not in top_of(QUOTAS, None, wide=True)
     assert figures.of_quota(of_all).kept == {"cpu": "2"}
+    used_before = msgspec.structs.replace(of_all.status, guarantees=[WireGuarantee(project="beta", hard={"cpu": "60"})])
+    before = figures.of_quota(msgspec.structs.replace(of_all, status=used_before))
+    assert before.kept["cpu"] == before.resources["cpu"].free, "not more than is free"
     mine = msgspec.structs.replace(ALPHA, spec={**ALPHA.spec, "guaranteed": {"cpu": "3"}})
     assert "Guaranteed: cpu=3; nothing of it is in force" in described(mine, None, None)
     mine = msgspec.structs.replace(of_all, spec=mine.spec)

@@ -141,12 +141,25 @@ def test_what_is_kept_for_projects_is_shown_beside_what_is_free() -> None:
     assert [(each.amount, kept.amount) for each, kept in zip(shown.free, shown.kept, strict=True)] == [(24, 13)]
     (kept,) = capacity.organization_quotas([guaranteeing({"cpu": 60})], {}).kept
     assert kept.amount == 4, "not more than is free"
+    assert serializers.combined([guaranteeing({"cpu": 60})], "").status.kept == {"cpu": "4"}
+    assert serializers.combined([guaranteeing({"cpu": 70})], "").status.kept == {}
+    assert capacity.organization_quotas([guaranteeing({"cpu": 70})], {}).kept == []
     status = serializers.combined([guaranteeing({"cpu": 40})], "").status
     assert (status.guarantees[0].project, status.guarantees[0].hard, status.kept) == (
         "alpha",
         {"cpu": "16"},
         {"cpu": "13"},
     )
+
+
+@given(st.integers(0, 70_000), st.integers(0, 16_000))
+def test_of_what_is_free_no_more_is_kept_than_that_and_no_less_than_others_cannot_have(used: int, of_alpha: int) -> None:
+    given = WireGuarantee(project="alpha", hard={"cpu": "16"}, used={"cpu": f"{of_alpha}m"})
+    present = quota({"cpu": "64"}, {"cpu": f"{used}m"}, hard={"cpu": "64"}, guarantees=[given])
+    shown = capacity.organization_quotas([present], {})
+    (free,), kept = shown.free, sum(each.amount for each in shown.kept)
+    assert 0 <= kept <= free.amount
+    assert (free.amount - kept) * 1000 <= max(64_000 - used - (16_000 - of_alpha), 0)
 
 
 def test_what_is_set_to_be_guaranteed_is_shown_beside_what_is_in_force() -> None:
