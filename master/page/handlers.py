@@ -199,7 +199,8 @@ class Pages:
             in_force=kept_shares.in_force(parents, subject_of(found)[1]),
         )
         may_edit = await self._rights.has(asked.user, Right(verb="update", resource="resourcequotas", name=name))
-        shown = (found, *parents) if view.guaranteed else (found,)
+        # Their names are told to nobody who cannot get them.
+        shown = (found, *parents) if view.guaranteed and await self._may_get_quotas(asked.user, parents) else (found,)
         return Shown(
             "quota.html",
             name,
