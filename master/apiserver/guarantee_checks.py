@@ -34,7 +34,8 @@ def fits(
     """What stays, or is lowered, is not refused, and nothing is said of what the organization does not limit: the
     condition LimitsFit says it. Raises ProblemError."""
     more = {name: amount for name, amount in wanted.items() if amount > before.get(name, 0)}
-    number = sum(len(given) for name, given in limits.guaranteed.items() if name != project) + len(wanted)
+    number = sum(len(given) for name, given in limits.guaranteed.items() if name != project)
+    number += sum(amount > 0 for amount in resources.only(wanted, limits.own).values())
     if more and number > guarantees.MOST:
         detail = (
             f"organization {organization} would have {number} guaranteed amounts, and can have {guarantees.MOST}: "

@@ -222,6 +222,7 @@ def test_an_organization_has_so_many_guaranteed_amounts() -> None:
     others = {f"p{number}": resources.parse({"cpu": 1}) for number in range(15)}
     limits = OrganizationLimits(own=resources.parse({"cpu": 64, "memory": 64}), guaranteed=others)
     guarantee_checks.fits({"cpu": 1}, {}, "alpha", "acme", limits)
+    guarantee_checks.fits({"cpu": 1, "memory": 0, "storage": 1}, {}, "alpha", "acme", limits)  # the others keep nothing
     with pytest.raises(ProblemError, match="would have 17 guaranteed amounts, and can have 16"):
         guarantee_checks.fits({"cpu": 1, "memory": 1}, {}, "alpha", "acme", limits)
 
