@@ -16,7 +16,7 @@ from master.cache.objects import MasterQuota, spec_quota
 
 class OrganizationLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`own`: of each resource the tightest limit of the organization. `largest` and `total` are of the limits of its
-    projects; one that has no limit of a resource is in neither. `guaranteed`: by project, what there is room for.
+    projects; one that has no limit of a resource is in neither. `guaranteed`: by project, what fits.
     `surging`: of which a quota of the organization has surge, and nothing is guaranteed."""
 
     own: ResourceList = {}
@@ -81,8 +81,8 @@ def surging(quotas: Iterable[MasterQuota]) -> frozenset[str]:
     return frozenset(name for surge in surges if isinstance(surge, dict) for name in surge)
 
 
-def in_force(own: ResourceList, quotas: Mapping[str, Sequence[MasterQuota]]) -> dict[str, dict[str, int]]:
-    """What is guaranteed to each project of an organization with these limits. Where it does not fit, the quotas that
+def fitting(own: ResourceList, quotas: Mapping[str, Sequence[MasterQuota]]) -> dict[str, dict[str, int]]:
+    """By project, what of its guarantee fits into an organization with these limits. Where not all fit, the quotas that
     are there for longer have theirs. `quotas`: by project."""
     found: dict[str, dict[str, int]] = {}
     for project, quota in sorted(
@@ -151,5 +151,5 @@ class OrganizationLimitsCache:
         mine = self._quotas_of("organization", organization)
         own = tightest(mine)
         return OrganizationLimits(
-            own=own, guaranteed=in_force(own, quotas), surging=surging(mine), largest=largest, total=total
+            own=own, guaranteed=fitting(own, quotas), surging=surging(mine), largest=largest, total=total
         )

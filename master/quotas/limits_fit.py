@@ -72,8 +72,8 @@ def _not_guaranteed(view: QuotaView, given: ResourceList, parent: ResourceList) 
     surging = view.organization_limits.surging if view.organization_limits is not None else ()
     if found := sorted(name for name in lacking if name in surging):
         text = (
-            f"{resources.text(resources.only(lacking, found))} is not guaranteed: nothing is of what the quota of "
-            f"organization {view.organization} has surge of"
+            f"{resources.text(resources.only(lacking, found))} is not guaranteed: the quota of organization "
+            f"{view.organization} has surge of it"
         )
         return [condition(LIMITS_FIT, False, "GuaranteesExceedParent", text)]
     limits = resources.text(resources.only(parent, lacking)) or "it limits none of these"

@@ -153,7 +153,9 @@ def test_what_is_kept_for_projects_is_shown_beside_what_is_free() -> None:
 
 
 @given(st.integers(0, 70_000), st.integers(0, 16_000))
-def test_of_what_is_free_no_more_is_kept_than_that_and_no_less_than_others_cannot_have(used: int, of_alpha: int) -> None:
+def test_of_what_is_free_no_more_is_kept_than_that_and_no_less_than_others_cannot_have(
+    used: int, of_alpha: int
+) -> None:
     given = WireGuarantee(project="alpha", hard={"cpu": "16"}, used={"cpu": f"{of_alpha}m"})
     present = quota({"cpu": "64"}, {"cpu": f"{used}m"}, hard={"cpu": "64"}, guarantees=[given])
     shown = capacity.organization_quotas([present], {})
