@@ -290,7 +290,7 @@ class Handlers:
         call.changes = {"quota": name, "before": spec_quota(quota), "limits": changes["quota"]}
         spec = {field: change for field, change in changes.items() if change != {}}
         if "guaranteed" in spec:
-            call.changes["guaranteed"] = spec["guaranteed"]
+            call.changes |= {"guaranteedBefore": spec_guaranteed(quota), "guaranteed": spec["guaranteed"]}
         if not spec:
             return quota
         patch = {"metadata": {"resourceVersion": quota.metadata.resource_version}, "spec": spec}
