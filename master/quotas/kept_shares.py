@@ -64,3 +64,15 @@ def idle(line: SeedUsage, project: str) -> ResourceList:
     )
     found = all_idle(line)
     return resources.at_least_zero(resources.subtract(found, resources.only(of_others, found)))
+
+
+def out_of_reach(quota: MasterQuota, away: Sequence[SeedUsage], project: str) -> ResourceList:
+    """What these seeds hold and do not use, beside what is kept from the project anyway (`kept_from`). Guarantees that
+    have gone, or are lower now, are in it as far as they still hold them."""
+    held: dict[str, ResourceList] = {}
+    for line in away:
+        for other, amounts in line.kept_for.items():
+            held[other] = resources.add(held.get(other, {}), resources.parse(amounts))
+    others = (each for each in given(quota) if each.project != project)
+    counted = resources.total(resources.minimum(each.unused, held.get(each.project, {})) for each in others)
+    return resources.at_least_zero(resources.subtract(resources.total(map(all_idle, away)), counted))

@@ -73,10 +73,8 @@ def _free(quota: MasterQuota, seed: str, project: str) -> dict[str, int]:
     used = kept_shares.used(quota, project)
     limits = resources.parse(quota.status.hard or spec_quota(quota))
     free = {name: limit - used[name] for name, limit in limits.items() if name in used}
-    for line in quota.status.seeds:
-        if line.name != seed and line.state not in (CURRENT, "Lost"):
-            free = resources.only(resources.subtract(free, _idle(quota, line.name, project)), free)
-    return free
+    away = [line for line in quota.status.seeds if line.name != seed and line.state not in (CURRENT, "Lost")]
+    return resources.only(resources.subtract(free, kept_shares.out_of_reach(quota, away, project)), free)
 
 
 def _idle(quota: MasterQuota, seed: str, project: str) -> Mapping[str, int]:

@@ -247,7 +247,9 @@ def test_what_is_guaranteed_to_one_project_fits_for_it_alone(project: str, free:
     assert [(each.seed, each.now, each.by_recall) for each in there] == [("a", free, free), ("b", 0, free)]
 
 
-def test_what_a_seed_that_is_away_keeps_for_one_project_is_not_counted_twice() -> None:
+@pytest.mark.parametrize("hard", [5, 4, 3, 0], ids=["in force", "lowered", "to a part of it", "gone"])
+def test_what_a_seed_that_is_away_keeps_for_one_project_is_free_for_nobody_and_counted_once(hard: int) -> None:
+    given = [{"project": "alpha", "hard": {"cpu": hard}, "used": {"cpu": 2}}] if hard else []
     lines = [
         {
             "name": "a",
@@ -258,9 +260,10 @@ def test_what_a_seed_that_is_away_keeps_for_one_project_is_not_counted_twice() -
         },
         {"name": "b", "state": "Current", "granted": {"cpu": 4}, "localUsage": {"cpu": 4}},
     ]
-    for project, free in (("alpha", 1), ("beta", 1)):
-        there = previews.where(of_project(project, kept_for_alpha(seeds=lines)), WhereRequest(resources={"cpu": 1}))
-        assert [each.by_recall for each in there.items if each.seed == "b"] == [free]
+    for project in ("alpha", "beta"):
+        known = of_project(project, kept_for_alpha(seeds=lines, guarantees=given))
+        there = previews.where(known, WhereRequest(resources={"cpu": 1}))
+        assert [each.by_recall for each in there.items if each.seed == "b"] == [1]
 
 
 def test_a_quota_of_some_seeds_says_nothing_of_others() -> None:
