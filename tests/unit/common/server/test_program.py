@@ -140,6 +140,12 @@ def test_what_the_user_gave_wrong_is_status_2_without_a_traceback() -> None:
         assert running.end() == 2
 
 
+def test_the_code_of_a_program_is_in_no_garbage_collection() -> None:
+    """A full one looks through all objects in one piece, and webhooks wait."""
+    with example("import gc; assert gc.get_freeze_count() > 10 * len(gc.get_objects())") as running:
+        assert running.end() == 0
+
+
 def test_a_health_address_in_use_is_status_1() -> None:
     with example(WAITS) as first:
         port = first.until("started")["health_port"]
