@@ -376,7 +376,8 @@ class Accounts:
 
         def claimed(present: Account) -> tuple[Account, Account | None]:
             after = plan.claimed(present, term, since=since, cold=cold, nonce=nonce)
-            return after, after if after != present else None
+            # Written in any case: the store may have gone back since this process knew it.
+            return (after, after) if after != present else (msgspec.structs.replace(present), None)
 
         news = await handle.writer.change(claimed)
         self._demands.demand_all(quota, self.account_sources.of(quota))
