@@ -283,7 +283,7 @@ class RedisStore:
         last = self._last.get(uid)
         if uid in self._saving:
             self._saving[uid] = version  # mostly the echo of this very write
-        elif version != (last.version if last is not None else ""):
+        elif last is None or last.version != version:
             self._mark(uid)
 
     def _mark(self, uid: str) -> None:
@@ -319,8 +319,11 @@ class RedisStore:
     async def _compare(self, uids: list[str]) -> None:
         match await self._do("versions", [self._account(uid) for uid in uids], [self._held().run_id]):
             case [b"versions", *versions] if len(versions) == len(uids):
-                for uid, version in zip(uids, versions, strict=True):
-                    self._received(uid, version.decode(errors="replace") if isinstance(version, bytes) else "")
+                for uid, found in zip(uids, versions, strict=True):
+                    last = self._last.get(uid)
+                    known = last.version if last is not None else ""
+                    if uid not in self._saving and found != known.encode():
+                        self._mark(uid)
             case answer:
                 raise _unexpected("the versions of accounts", answer)
 

@@ -171,6 +171,18 @@ async def test_followers_hear_of_the_loss_of_an_account_that_nobody_uses(servers
         await eventually(lambda: heard[-1] is None)
 
 
+async def test_followers_of_the_same_store_hear_of_its_deletions(servers: Rack) -> None:
+    redis, generation = await servers.server("redis"), ByHand()
+    async with store_at(redis.url, generation) as store, store_at(redis.url, generation) as other:
+        await generation.begin(store, "generation-1")
+        heard: list[Stored | None] = []
+        store.subscribe(KEY.uid, heard.append)
+        version = await other.save(KEY, ACCOUNT, None)
+        await eventually(lambda: heard and heard[-1] == Stored(ACCOUNT, version))
+        await store.delete(KEY)
+        await eventually(lambda: heard[-1] is None)
+
+
 async def test_eviction_takes_an_account_only_as_a_loss(servers: Rack) -> None:
     settings = Settings(more={"maxmemory": "3mb", "maxmemory-policy": "allkeys-random"})
     redis, generation = await servers.server("redis", settings), ByHand()
