@@ -290,6 +290,8 @@ class Watch:
             self.listing = False
             self._is(error.message)
             return
+        if self not in self._replica.watches:
+            return  # it has ended meanwhile
         source.between.update(value.metadata.name for _, value in kind.log[self.at : at] if value is not None)
         source.between.difference_update(value.metadata.name for value in objects.values())
         self.listing, self.listed_at, self._outages, self.at = False, listed_at, outages, at

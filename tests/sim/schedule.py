@@ -502,7 +502,8 @@ class Chaos:
     def restore_one_cluster(self, site: Site) -> None:
         world = self.world
         if self.of_one_cluster is None or self.rng.random() < 0.3:
-            self.of_one_cluster = world.master.snapshot(), site.api.snapshot()
+            if world.master.quotas.keys() <= site.api.copies.keys():  # what the master has is there, too
+                self.of_one_cluster = world.master.snapshot(), site.api.snapshot()
             return
         master, seed = self.of_one_cluster
         cold = self.rng.random() < 0.6
@@ -847,8 +848,8 @@ def _end_rollouts(world: World) -> None:
 
 
 def _agree(wish: Wish) -> bool:
-    """All answers about it were of one replica, by the same quotas, and decided."""
-    return len(wish.answered) == 1
+    """All answers about it were of one replica, by the same quotas beside the same objects, and decided."""
+    return len(wish.answered) == 1 and all(reads == wish.verdicts[0][1] for _, reads in wish.verdicts)
 
 
 def _tidy(world: World) -> None:
@@ -899,6 +900,15 @@ def _counted(account: Account) -> ResourceList:
     return resources.total(account.used.values())
 
 
+def _uncounted(replica: Replica, name: str, account: Account) -> list[str]:
+    """Sources that the account lacks, though all that is there is known."""
+    quota = replica.view.quota_cache.quota(name)
+    if replica.leader is None or quota is None:
+        return []
+    sources = replica.leader.accounts.account_sources.of(quota)
+    return [source.key for source in sources if source.counted and source.key not in account.used]
+
+
 def _said(report: Report) -> Report:
     return msgspec.structs.replace(report, sequence=0)
 
@@ -925,6 +935,8 @@ def unfinished(world: World) -> str:
                 trusted = replica.lease.trusted
                 if trusted is None or trusted > account.epoch:
                     return f"{replica.name} has seen no leader"
+            if new := [key for replica in site.replicas for key in _uncounted(replica, name, account)]:
+                return f"{site.name} has not counted {new} in {name} yet"
             lent = {name_of(*key): loan for key, loan in account.reservations.items() if loan.replaces}
             if left := {name_of(*key) for key, kept in account.reservations.items() if not kept.replaces}:
                 return f"{site.name}: reservations of nothing in {name}: {sorted(left)}"

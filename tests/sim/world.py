@@ -552,7 +552,10 @@ class World:
 
     def _judge(self, wish: Wish, replica: Replica, no: Refusal, quotas: list[Quota], since: tuple[float, int]) -> None:
         """`since`: when it was asked, by its clock and by the number of writes."""
-        quota = next(quota for quota in quotas if quota.name == no.quota)
+        quota = next((quota for quota in quotas if quota.name == no.quota), None)
+        if quota is None:  # it has limited that only since it was asked
+            quota = replica.view.quota_cache.known(no.quota)
+            assert quota is not None, "it has refused"
         if any(amount > quota.limits.get(name, amount) for name, amount in self._needed(wish).items()):
             return  # it never fits
         uid, told, last = quota.key.uid, None, None
