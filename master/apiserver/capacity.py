@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from msgspec import UNSET, Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from common.api.types import MAX_AMOUNT
 from common.quota import resources
@@ -33,11 +33,11 @@ class Allocated(AnswerBody, kw_only=True):
 
 class OrganizationQuotas(AnswerBody, kw_only=True):
     """A type that is missing in `capacity` is unlimited. One that is in `capacity` alone is not counted yet. `kept`: of
-    `free`, what is guaranteed to projects which do not use it, and free for them alone."""
+    `free`, what is guaranteed to projects that do not use it, and free for them alone; left out if that is nothing."""
 
     capacity: list[Amount]
     free: list[Amount]
-    kept: list[Amount]
+    kept: list[Amount] | UnsetType = UNSET
     allocated: list[Allocated]
 
 
@@ -69,7 +69,8 @@ def organization_quotas(quotas: Sequence[MasterQuota], allocations: Mapping[str,
             Amount(type=name, amount=min(-(-kept[name] // UNIT), amount // UNIT))
             for name, amount in free.items()
             if name in kept
-        ],
+        ]
+        or UNSET,
         allocated=[_allocated(name, use, allocations.get(name, Use())) for name, use in sorted(used.items())],
     )
 

@@ -305,7 +305,6 @@ async def test_the_quotas_of_an_organization_are_what_the_rfc_shows(world: World
     expected = {
         "capacity": [{"type": "clusters", "amount": 5}, {"type": "machines", "amount": 10}],
         "free": [{"type": "clusters", "amount": 4}, {"type": "machines", "amount": 2}],
-        "kept": [],
         "allocated": [
             {"type": "clusters", "amount": 1, "committed": 1, "reserved": 0},
             {"type": "machines", "amount": 8, "committed": 8, "reserved": 0},

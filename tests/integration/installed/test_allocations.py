@@ -12,9 +12,9 @@ import pytest
 from devcluster.install import GROUP_PATH
 from devcluster.objects import API
 from tests.integration.installed.site import PROJECT, Answer, Json, Site, until
-from tests.integration.installed.test_namespaces import Clusters, clusters
+from tests.integration.installed.test_namespaces import Clusters, clusters, taking_part
 
-__all__ = ["clusters"]
+__all__ = ["clusters", "taking_part"]
 
 pytestmark = pytest.mark.integration
 
