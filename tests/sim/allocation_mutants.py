@@ -54,10 +54,12 @@ def what_is_committed(allocation: Allocation) -> ResourceList:
     return {found.type: found.committed for found in allocation.spec.resources if found.committed}
 
 
-async def the_project_alone(self: Admission, request: Any, replaceable: Any = None, quotas: Any = None) -> Any:
+async def the_project_alone(
+    self: Admission, request: Any, replaceable: Any = None, quotas: Any = None, confirm: Any = None
+) -> Any:
     if quotas is not None:
         quotas = [quota for quota in quotas if quota.kind == "project"]
-    return await _decide(self, request, replaceable, quotas)
+    return await _decide(self, request, replaceable, quotas, confirm)
 
 
 def what_was_put_stays(totals: AllocationTotals, uid: str) -> bool:

@@ -381,10 +381,10 @@ def lists_from_before(self: Accounts, quota: Any, source: Any) -> bool:
     return bool(source.counted)
 
 
-def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any) -> Account:
+def stale_is_zero(self: Accounts, account: Account, source: Any, quota: Any, released: Any = frozenset()) -> Account:
     if source.problem is not None:
         return accounts.count(account, self.term, source.key, {}, seen={})
-    return _counted(self, account, source, quota)
+    return _counted(self, account, source, quota, released)
 
 
 async def drop_early(self: Any, handle: Any, quota: Any, account: Account) -> None:
@@ -449,10 +449,10 @@ async def never_asks(self: CapacityRequester, need: object, timeout: float) -> o
     raise TimeoutError
 
 
-def whatever_was_deleted_here(self: CapacityRequester, need: Any) -> Any:
+def whatever_was_deleted_here(self: CapacityRequester, need: Any, project: str) -> Any:
     if self._answer is not None:
         self._answer = replace(self._answer, own={})
-    return _refuses(self, need)
+    return _refuses(self, need, project)
 
 
 def a_refusal_without_the_other_seeds(
@@ -579,7 +579,7 @@ def free_what_is_withdrawn(ledger: MasterLedger, seeds: Any) -> MasterLedger:
     return replace(taken, seeds={**taken.seeds, **freed}) if freed else taken
 
 
-def recall_what_is_idle(_limits: Any, _ledger: MasterLedger, decided: Allotment) -> Mapping[str, Mapping[str, int]]:
+def recall_what_is_idle(_limits: Any, _most: Any, _ledger: Any, decided: Allotment) -> Mapping[str, Mapping[str, int]]:
     """Past the limit, too, where what becomes free is not to be admitted again."""
     return decided.recalls
 

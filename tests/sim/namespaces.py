@@ -236,6 +236,7 @@ class Watch:
         self._wanted = 1
         self._started = 0
         self._done = 0
+        self._ended = False  # a list that is under way brings nothing any more
 
     @property
     def end(self) -> int:
@@ -266,6 +267,7 @@ class Watch:
             await self._replica.loop.create_future()
         finally:
             self._replica.watches.remove(self)
+            self._ended = True
 
     def look(self, upto: int) -> None:
         """Takes a list, if one is wanted; else hears events of the watch."""
@@ -290,8 +292,8 @@ class Watch:
             self.listing = False
             self._is(error.message)
             return
-        if self not in self._replica.watches:
-            return  # it has ended meanwhile
+        if self._ended:
+            return
         source.between.update(value.metadata.name for _, value in kind.log[self.at : at] if value is not None)
         source.between.difference_update(value.metadata.name for value in objects.values())
         self.listing, self.listed_at, self._outages, self.at = False, listed_at, outages, at

@@ -81,7 +81,7 @@ def page(
 def lines(shown: OrganizationQuotas) -> list[Line]:
     capacity = {each.type: each.amount for each in shown.capacity}
     free = {each.type: each.amount for each in shown.free}
-    kept = {each.type: each.amount for each in shown.kept}
+    kept = {each.type: each.amount for each in shown.kept or ()}
     allocated = {each.type: each for each in shown.allocated}
     found = []
     for type in sorted(capacity.keys() | allocated.keys()):
