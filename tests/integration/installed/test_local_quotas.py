@@ -157,8 +157,7 @@ async def test_switched_off_there_are_none_and_nothing_names_them(site: Site) ->
         await agent.start()
         await gone(site, ONE)
         await site.settled()
-        status, *_ = await site.condition("seed-1", f"{CLUSTERS}/{ONE}", WRITTEN)
-        assert status == ""
+        await site.comes("seed-1", f"{CLUSTERS}/{ONE}", WRITTEN, "")
         assert SEE not in (await site.refused(ONE)).message
     finally:
         agent._command.remove("--local-copies=off")
