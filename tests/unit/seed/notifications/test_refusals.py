@@ -210,6 +210,7 @@ class TestPods:
         world.seed.limit("small", {"requests.cpu": "2"})
         await world.until(woken=1)
         assert world.server.plurals == ["replicasets"]
+        await eventually(lambda: bool(world.server.about()))
         assert world.server.about() == [("ReplicaSet", "web", "CapacityFreed")], "its controller tells of the refusal"
 
     async def test_a_quota_that_is_gone_keeps_nobody_waiting(self, world: World) -> None:
