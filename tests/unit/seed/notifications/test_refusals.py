@@ -208,9 +208,8 @@ class TestPods:
         await asyncio.sleep(0.3)
         assert not world.server.patches, "the other has no room yet"
         world.seed.limit("small", {"requests.cpu": "2"})
-        await world.until(woken=1)
+        await world.until(woken=1, written=1)
         assert world.server.plurals == ["replicasets"]
-        await eventually(lambda: bool(world.server.about()))
         assert world.server.about() == [("ReplicaSet", "web", "CapacityFreed")], "its controller tells of the refusal"
 
     async def test_a_quota_that_is_gone_keeps_nobody_waiting(self, world: World) -> None:
