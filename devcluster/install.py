@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from devcluster.controlplane import REQUEST_TIMEOUT_SECONDS, ApiServer, ControlP
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
 from devcluster.network import Link, Traffic, free_port
 from devcluster.objects import API, CHARTS, named, namespace, project, rights, secret
+from devcluster.patience import Deadline
 from devcluster.processes import ProcessGroup
 from devcluster.servers import Etcd, Server
 from seed.providers import PROVIDERS
@@ -370,10 +370,10 @@ class Installation:
             await self._until(f"the webhook answers {name}", missing, seconds)
 
     async def _until(self, what: str, missing: Callable[[], Awaitable[str]], seconds: float = _READY_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while why := await missing():
-            if time.monotonic() > deadline:
-                raise NotReadyError(f"after {seconds:g} s not yet: {what} ({why}); logs are in {self.directory}")
+            if deadline.passed():
+                raise NotReadyError(f"not after {seconds:g} s: {what} ({why}); logs are in {self.directory}")
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _close(self) -> None:

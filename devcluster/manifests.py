@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import aiohttp
 import yaml
 
 from devcluster.controlplane import ApiServer
+from devcluster.patience import Deadline
 
 MACHINE_CRDS = Path(__file__).with_name("manifests") / "machine-crd.yaml"
 
@@ -99,16 +99,16 @@ async def _apply(
     path = f"{await _collection(session, known, identity)}/{identity.name}"
     headers = {"Content-Type": "application/apply-patch+yaml"}
     parameters = {"fieldManager": "devcluster", "force": "true"}
-    deadline = time.monotonic() + _SERVED_TIMEOUT_SECONDS
+    deadline = Deadline(_SERVED_TIMEOUT_SECONDS)
     while True:
         try:
             async with session.patch(path, data=json.dumps(manifest), headers=headers, params=parameters) as answer:
                 if answer.status < 300:
                     return
-                if answer.status not in _BUSY or time.monotonic() > deadline:
+                if answer.status not in _BUSY or deadline.passed():
                     raise ManifestError(f"{identity}: {await _message(answer)}")
         except aiohttp.ServerDisconnectedError:  # what takes an API server too long it may cut off
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise
         await asyncio.sleep(_POLL_SECONDS)
 
@@ -130,10 +130,10 @@ async def _collection(session: aiohttp.ClientSession, known: dict[str, list[_Kin
 
 
 async def _served(session: aiohttp.ClientSession, crd: _Identity) -> None:
-    deadline = time.monotonic() + _SERVED_TIMEOUT_SECONDS
+    deadline = Deadline(_SERVED_TIMEOUT_SECONDS)
     while missing := await _missing(session, crd):
-        if time.monotonic() > deadline:
-            raise ManifestError(f"{crd} is not served after {_SERVED_TIMEOUT_SECONDS:.0f} s: {missing}")
+        if deadline.passed():
+            raise ManifestError(f"{crd} is not served in time: {missing}")
         await asyncio.sleep(_POLL_SECONDS)
 
 

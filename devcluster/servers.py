@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from devcluster.patience import Deadline
 from devcluster.processes import ProcessGroup
 
 log = logging.getLogger(__name__)
@@ -46,15 +47,15 @@ class Server:
     async def start(self) -> None:
         """Start it and wait until it is ready. Raises StartError."""
         assert self._process is None, f"{self.name} runs already"
-        started = time.monotonic()
+        started, deadline = time.monotonic(), Deadline(_START_TIMEOUT_SECONDS)
         self._process = self._group.spawn(self._command, log=self.log)
         while not await self._ready():
             if (status := self._process.poll()) is not None:
                 self._process = None
                 raise StartError(f"{self.name} ended with status {status}; {self.end_of_log()}")
-            if time.monotonic() - started > _START_TIMEOUT_SECONDS:
+            if deadline.passed():
                 await self.kill()
-                raise StartError(f"{self.name} not ready after {_START_TIMEOUT_SECONDS:.0f} s; {self.end_of_log()}")
+                raise StartError(f"{self.name} not ready after {time.monotonic() - started:.0f} s; {self.end_of_log()}")
             await asyncio.sleep(self.poll_seconds)
         log.info("server ready", extra={"server": self.name, "seconds": round(time.monotonic() - started, 2)})
 

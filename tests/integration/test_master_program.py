@@ -46,6 +46,7 @@ from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.network import free_port
 from devcluster.objects import rights
+from devcluster.patience import Deadline
 from devcluster.processes import ProcessGroup
 from master.cache.objects import MASTER_QUOTAS, PROJECTS, QUOTA_COPIES, QUOTA_SETTINGS, MasterQuota, QuotaCopy
 from master.manager import LEASE, Master
@@ -177,20 +178,18 @@ async def until(condition: Callable[[], Awaitable[object]], timeout: float = 30.
     """Until the condition holds; its last value or error is in the failure."""
     last: object = None
     pause = FIRST_PAUSE
-    try:
-        async with asyncio.timeout(timeout):
-            while True:
-                try:
-                    last = await condition()
-                except NotFound as error:
-                    last = error
-                else:
-                    if last:
-                        return
-                await asyncio.sleep(pause)
-                pause = min(1.5 * pause, LONGEST_PAUSE)
-    except TimeoutError:
-        raise AssertionError(f"not within {timeout} s; last: {last!r}") from None
+    deadline = Deadline(timeout)
+    while not deadline.passed():
+        try:
+            last = await condition()
+        except NotFound as error:
+            last = error
+        else:
+            if last:
+                return
+        await asyncio.sleep(pause)
+        pause = min(1.5 * pause, LONGEST_PAUSE)
+    raise AssertionError(f"not within {timeout} s; last: {last!r}")
 
 
 def condition(status: object, kind: str) -> tuple[str, str, str]:

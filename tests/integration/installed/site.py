@@ -18,6 +18,7 @@ from devcluster.install import GROUP_PATH, NAMESPACE, Installation
 from devcluster.load import Size, Tenant, machine
 from devcluster.objects import API
 from devcluster.observe import Overshoot, QuotaView, quota_on
+from devcluster.patience import Deadline
 from seed.accounts.capacity import FRESH
 from tests.integration.installed.declared import Declared, delete
 from tests.running import running
@@ -55,13 +56,13 @@ async def until(
     longest_pause: float = _LONGEST_PAUSE,
 ) -> T:
     """What the check returns as soon as it does not fail; its last failure when the time is up."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     pause = first_pause
     while True:
         try:
             return await check()
         except (AssertionError, LookupError, aiohttp.ClientError, TimeoutError):
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise
         await asyncio.sleep(pause)
         pause = min(1.5 * pause, longest_pause)

@@ -1,0 +1,26 @@
+"""Until when to wait for what other processes do: longer where the machine has more work than it can do in time."""
+
+from __future__ import annotations
+
+import os
+import time
+
+BUSY = 3.0  # processes that want to run, for each core
+LONGER = 4.0  # times as long, at most
+
+
+class Deadline:
+    """Nothing may claim by it that something took less than `seconds`: a claim measures."""
+
+    def __init__(self, seconds: float) -> None:
+        began = time.monotonic()
+        self._soonest, self._latest = began + seconds, began + LONGER * seconds
+
+    def passed(self) -> bool:
+        now = time.monotonic()
+        return now > self._latest or (now > self._soonest and not is_busy())
+
+
+def is_busy() -> bool:
+    """For the last minute, by the load average."""
+    return os.getloadavg()[0] > BUSY * (os.cpu_count() or 1)
