@@ -67,6 +67,11 @@ class Server:
         """End it at once, as a crash would. Does nothing if it does not run."""
         await self._end(signal.SIGKILL)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} does not run"
+        return self._process.pid
+
     def pause(self) -> None:
         """Stop it from answering while its connections stay open, as a machine that hangs."""
         assert self._process is not None
