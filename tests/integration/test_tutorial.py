@@ -1,8 +1,9 @@
 """The commands of docs/tutorial.md and README.md, run from their text, do and print what the pages say.
 
-Four things differ from what a reader does: `make` is not run (its targets are looked up), ports and the directory are
-free ones, the clusters run in the background, where a reader has a terminal of its own for them, and the agents wait
-for what is under way as long as the devcluster's API servers go on with it, where a reader waits for a minute.
+Five things differ from what a reader does: `make` is not run (its targets are looked up), ports and the directory are
+free ones, the clusters run in the background, where a reader has a terminal of its own for them, the agents wait
+for what is under way as long as the devcluster's API servers go on with it, where a reader waits for a minute, and
+what a busy API server cuts off is typed again.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
 MAKEFILE = (ROOT / "Makefile").read_text()
 CLEAN_UP = "## Clean up"
 BACKGROUND = "in-a-terminal-of-its-own"
+CUT_OFF = "stream error: stream ID"  # what kubectl says of a request that takes the API servers here ten seconds
 SECONDS = 400.0  # for one block; each wait in it ends after two minutes
 LOOK_AGAIN = 20.0  # ... for a table that has not everything yet: columns follow what happens by a second or so
 LOOKS = re.compile(r"(for N in 1 2; do )?kubectl [^|;]*\b(get|wait) [^|;]*(; done)?")
@@ -135,6 +137,9 @@ class Reader:
                 await self._in_background(self.own(block.commands))
                 continue
             printed, failed = await self._type(self.own(block.commands))
+            if failed and CUT_OFF in printed:
+                printed, failed = await self._type(self.own(block.commands))
+                failed = failed and "(AlreadyExists)" not in printed
             refused = block.shown is not None and block.shown.startswith("Error from server")
             assert failed == refused, f"{block.commands}\n{printed}\n{self.logs()}"
             if block.shown is None:
