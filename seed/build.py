@@ -25,7 +25,7 @@ from seed.cache.cluster_api import View
 from seed.cache.clusters import ClusterCache
 from seed.cache.kubermatic import KubermaticView
 from seed.cache.quotas import QuotaCache
-from seed.cache.replicas import Record
+from seed.cache.replicas import Record, blocks_allowed
 from seed.cache.user_cluster_clients import Connections
 from seed.cache.watches import Watches
 from seed.controllers.leader import Leader
@@ -165,7 +165,7 @@ def build(options: SeedOptions, cluster: Cluster, lease: Lease, stopping: Callab
         on_write=observed.ledger_write,
         on_conflict=observed.ledger_conflict,
         trusted=lambda: lease.trusted,
-        reserve_ahead=options.reserve_ahead == "on",
+        reserve_ahead=lambda term: options.reserve_ahead == "on" and blocks_allowed(lease.seen, term),
     )
     configuration: Listeners[[]] = Listeners()  # called when what webhook configurations should be has changed
     key = WebhookKey(cluster, options.namespace, on_change=configuration.call)

@@ -111,10 +111,10 @@ class SeedOptions(LedgerOptions):
         str,
         Flag(
             choice("on", "off"),
-            "whether a replica reserves capacity ahead, and admits from that without a write: on or off; alpha; on "
-            "only while no replica of the seed is of release 0.2.0, whose leader drops what others reserve ahead",
+            "whether a replica reserves capacity ahead, and admits from that without a write: on or off; it does not "
+            "while a replica of release 0.2.0 or earlier runs on the seed; set it to off before you go back to that",
         ),
-    ] = "off"
+    ] = "on"
     exempt_namespaces: Annotated[
         tuple[str, ...],
         Flag(

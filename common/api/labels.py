@@ -27,6 +27,8 @@ ACCOUNTS = "seedquota"  # manages the ledgers that are a seed's accounts; the ma
 DEFAULT_LABEL = "seedquota.io/default"  # "true" on a quota that follows QuotaSettings.spec.defaults
 UNINSTALL_ANNOTATION = "seedquota.io/uninstall"  # on the agents' Lease: see seed/registration/withdrawal.py
 UNINSTALLED_ANNOTATION = "seedquota.io/uninstalled"  # the leader's answer to it
+KNOWS_BLOCKS_ANNOTATION = "seedquota.io/knows-blocks"  # "true" on the record of a replica (rule 4.15)
+BLOCKS_ANNOTATION = "seedquota.io/blocks-in-term"  # on the agents' Lease: the term in which replicas may have blocks
 FITS_ANNOTATION = "seedquota.io/fits"  # on a dry run: how many of the object are asked for, see seed/admission/fits.py
 SETTINGS = "default"  # the name of the one QuotaSettings
 

@@ -34,7 +34,7 @@ ReservationKey = tuple[str, str]  # the source, and the object's uid in it: clus
 MAX_RESERVATIONS = 4_000
 MAX_TEXT = 1_000_000  # characters of what is reserved and used, up to which more is reserved
 
-BLOCKS = "block:"  # in place of a source: reserved by a replica ahead of requests (rule 4.15)
+BLOCKS = "block:/,?"  # in place of a source: reserved ahead of requests (rule 4.15; the name: decision 36)
 
 
 class AccountKey(msgspec.Struct, frozen=True):

@@ -75,9 +75,10 @@ class AccountRegistry:
         on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
         on_conflict: Callable[[], None] = lambda: None,
         trusted: Callable[[], int | None] = lambda: 0,
-        reserve_ahead: bool = True,
+        reserve_ahead: Callable[[int], bool] = lambda _term: True,
     ) -> None:
-        """`trusted`: see AccountWriter. `reserve_ahead`: whether it may have blocks."""
+        """`trusted`: see AccountWriter. `reserve_ahead`: whether accounts that the leader of this term
+        claimed may have blocks."""
         self.quota_cache = quota_cache
         self.cluster_cache = cluster_cache
         self.store = store
@@ -198,7 +199,9 @@ class AccountRegistry:
             on_write=self._on_write,
             on_conflict=self._on_conflict,
             trusted=self._trusted,
-            ahead=lambda: self._reserve_ahead and (quota := present()) is not None and quota.has_blocks,
+            ahead=lambda account: (
+                self._reserve_ahead(account.epoch) and (quota := present()) is not None and quota.has_blocks
+            ),
         )
         requester = CapacityRequester(writer, present)
         return AccountHandle(writer, requester, asyncio.create_task(writer.run(), name=f"ledger {key.name}"))

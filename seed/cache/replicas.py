@@ -3,6 +3,9 @@
 Each replica keeps a record: a Lease object of its own that names the resourceVersion up to which its watch of quotas
 has come. Its leader reads the records. A quota is known by all when each record has come as far as the quota's copy. A
 record that is not renewed does not count: its replica refuses everything, by its own clock, before that.
+
+A record also says that its replica knows blocks (rule 4.15). The leader allows them for its term while all records say
+so: the leader of a release that does not know them takes a block for what was reserved in a cluster that is gone.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec.structs import replace
 
+from common.api.labels import BLOCKS_ANNOTATION, KNOWS_BLOCKS_ANNOTATION
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import ApiError, Conflict, NotFound
 from common.kube.client.meta import ObjectMeta
@@ -56,6 +60,7 @@ class Seen(msgspec.Struct, frozen=True):
     written: str
     at: float
     unread: frozenset[str] = frozenset()
+    knows_blocks: bool = False
 
 
 def reaches(received: str, version: str) -> bool:
@@ -66,10 +71,24 @@ def reaches(received: str, version: str) -> bool:
 
 def known_by_all(quota: Quota, records: Iterable[Seen], now: float) -> bool:
     """Whether every replica that may admit knows this copy of it. The leader is one of them, so there is a record."""
-    alive = [record for record in records if now - record.at < LAPSED]
+    alive = _alive(records, now)
     return bool(alive) and all(
         reaches(record.version, quota.version) and quota.name not in record.unread for record in alive
     )
+
+
+def all_know_blocks(records: Iterable[Seen], now: float) -> bool:
+    alive = _alive(records, now)
+    return bool(alive) and all(record.knows_blocks for record in alive)
+
+
+def _alive(records: Iterable[Seen], now: float) -> list[Seen]:
+    return [record for record in records if now - record.at < LAPSED]
+
+
+def blocks_allowed(lease: Mapping[str, str], term: int) -> bool:
+    """Whether the leader of the term, which claimed the account, allows blocks. `lease`: annotations of the Lease."""
+    return lease.get(BLOCKS_ANNOTATION) == str(term)
 
 
 def record_name(lease: str, identity: str) -> str:
@@ -172,6 +191,7 @@ class Record:
         said = {VERSION_ANNOTATION: version, UNREAD_ANNOTATION: ",".join(sorted(unread))}
         if len(unread) > MOST_UNREAD:
             said = {VERSION_ANNOTATION: "", UNREAD_ANNOTATION: ""}
+        said[KNOWS_BLOCKS_ANNOTATION] = "true"
         while True:
             try:
                 if self._record is None:
@@ -210,7 +230,8 @@ def _in_force(quota: Quota) -> InForce:
 
 
 class Replicas:
-    """Which specs of quotas all replicas know. `run()` it while this one leads; `on_known(name)` tells of another."""
+    """Which specs of quotas all replicas know. `run()` it while this one leads; `on_known(name)` tells of another, and
+    `on_blocks` at each look whether all know blocks."""
 
     def __init__(
         self,
@@ -219,6 +240,7 @@ class Replicas:
         lease: str,
         quota_cache: QuotaCache,
         on_known: Callable[[str], None],
+        on_blocks: Callable[[bool], None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -227,6 +249,7 @@ class Replicas:
         self._selector = f"{LABEL}={lease}"
         self._quota_cache = quota_cache
         self._on_known = on_known
+        self._on_blocks = on_blocks
         self._clock = clock
         self._records: dict[str, Seen] = {}
         self._known: dict[str, InForce] = {}  # by the quota's name
@@ -292,6 +315,7 @@ class Replicas:
         # What cannot be read is of a replica of which nothing is known, until it must have noticed that itself.
         told |= {broken.metadata.name: ({}, broken.resource_version) for broken in listing.broken}
         self._records = {name: self._seen(name, said, written, now) for name, (said, written) in told.items()}
+        self._on_blocks(all_know_blocks(self._records.values(), now))
         for name, quota in waiting.items():
             if self._waiting.get(name) is quota and known_by_all(quota, self._records.values(), now):
                 del self._waiting[name]
@@ -304,7 +328,8 @@ class Replicas:
         if before is not None and before.written == written:
             return before
         unread = frozenset(said.get(UNREAD_ANNOTATION, "").split(","))
-        return Seen(said.get(VERSION_ANNOTATION, ""), written, now, unread)
+        knows_blocks = said.get(KNOWS_BLOCKS_ANNOTATION) == "true"
+        return Seen(said.get(VERSION_ANNOTATION, ""), written, now, unread, knows_blocks)
 
     async def _delete_forgotten(self, now: float) -> None:
         for name, record in self._records.items():

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 
-from common.api.labels import UNINSTALLED_ANNOTATION
+from common.api.labels import BLOCKS_ANNOTATION, UNINSTALLED_ANNOTATION
 from common.api.types import Condition, UserCluster
 from common.kube.client.errors import ApiError
 from common.kube.controller.leader_election import LeaseLost, Term
@@ -84,7 +84,9 @@ class Leadership:
         self._unadmitted = UnadmittedEvents(cluster, self._user_clusters.sources)
         self._cloud_quotas = CloudQuotas(cluster, cluster_cache.user_clusters.store.values, sizing.account_quota)
         self.sources = AllSources(self._user_clusters.sources, *(counted.sources for counted in self._counted))
-        self._replicas = Replicas(cluster, replica.lease.namespace, replica.lease.name, quota_cache, self._known)
+        self._replicas = Replicas(
+            cluster, replica.lease.namespace, replica.lease.name, quota_cache, self._known, self._allow_blocks
+        )
         self.accounts = self._make_accounts(term, self.sources)
         self._counting = Counting(
             cluster,
@@ -205,6 +207,9 @@ class Leadership:
             log.warning("webhook configurations of the seed not seen", extra={"error": error.message})
             found.append("the seed itself")
         return found
+
+    def _allow_blocks(self, allowed: bool) -> None:
+        self._replica.lease.notes[BLOCKS_ANNOTATION] = str(self.accounts.term) if allowed else ""
 
     def _changed(self, source: UsageSource, freed: bool) -> None:
         if source.in_namespaces is not None:

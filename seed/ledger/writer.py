@@ -53,10 +53,10 @@ class AccountWriter:
         on_write: Callable[[float, int], None] = lambda _seconds, _claims: None,
         on_conflict: Callable[[], None] = lambda: None,
         trusted: Callable[[], int | None] = lambda: 0,
-        ahead: Callable[[], bool] = lambda: True,
+        ahead: Callable[[Account], bool] = lambda _account: True,
     ) -> None:
         """`trusted`: the first lease term that this process has seen alive. An account that no leader has claimed since
-        may be older than what it was; nothing is admitted by it. `ahead`: whether this quota may have blocks."""
+        may be older than what it was; nothing is admitted by it. `ahead`: whether it may have blocks now."""
         self.key = key
         self._store = store
         self._on_account = on_account
@@ -287,7 +287,7 @@ class AccountWriter:
             return outcomes, account
         if after is named and named is account:
             return outcomes, account
-        return outcomes, self.block.hold(after, self._terms() if self._ahead() else None, short=short)
+        return outcomes, self.block.hold(after, self._terms() if self._ahead(after) else None, short=short)
 
     async def _save(self, before: Stored | None, account: Account, entries: int) -> None:
         started = time.monotonic()

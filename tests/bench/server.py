@@ -1,7 +1,7 @@
 """What is measured, each in a process of its own: our admission path on a real API server, and a bare echo beside it.
 
 `python -m tests.bench.server admission|echo|allow` reads one JSON line with what it needs, prints one with where it
-listens, and serves until its standard input closes. With RESERVE_AHEAD=on replicas have blocks (rule 4.15).
+listens, and serves until its standard input closes. With RESERVE_AHEAD=off replicas have no blocks (rule 4.15).
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ async def admission(facts: Facts, ready: Ready) -> None:
     if facts.redis_url:
         options = replace(options, ledger_store=REDIS, redis_url=redis_url(facts.redis_url))
     chosen = ChosenStore(options, cluster, "bench", lambda: facts.leads, LEASE_SECONDS)
-    ahead = os.environ.get("RESERVE_AHEAD") == "on"
-    registry = AccountRegistry(quota_cache, cluster_cache, chosen.store, reserve_ahead=ahead)
+    ahead = os.environ.get("RESERVE_AHEAD") != "off"
+    registry = AccountRegistry(quota_cache, cluster_cache, chosen.store, reserve_ahead=lambda _term: ahead)
     certificates = Certificates(cluster, NAMESPACE, ["127.0.0.1"])
     async with running(watches.run(), chosen.run(), certificates.run()) as tasks:
         await watches.wait_synced()

@@ -82,6 +82,8 @@ class Lease:
 
     `trusted` is the first term that this process has seen alive, its own or another's; None while it has seen none, or
     lost sight of the record for longer than the duration, or saw it go back to an older state.
+
+    `seen` is the annotations of the record as it was read or written last, whoever holds it.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Lease:
         self.lost = asyncio.Event()
         self.error: str | None = None  # why the last attempt failed
         self.trusted: int | None = None
+        self.seen: Mapping[str, str] = {}
         self.uid = ""  # of the object, once the lease was ours
         self.notes: dict[str, str] = {}  # annotations that the next renewal writes
         self._cluster = cluster
@@ -292,7 +295,7 @@ class Lease:
             self.trusted = None
         elif writes > self._writes and self.trusted is None:
             self.trusted = found.spec.lease_transitions or 0
-        self._looked_at, self._writes = now, writes
+        self._looked_at, self._writes, self.seen = now, writes, found.metadata.annotations
 
     def _join(self, found: LeaseObject, number: int) -> bool:
         """Whether the term that is to begin goes on with the run of the record."""
@@ -328,7 +331,7 @@ class Lease:
         self._record, self.uid = record, record.metadata.uid
         self._number = record.spec.lease_transitions or 0
         self._observed = None
-        self._looked_at, self._writes = sent, writes_of(record)
+        self._looked_at, self._writes, self.seen = sent, writes_of(record), record.metadata.annotations
         self._valid_until = sent + self._renew_deadline
 
     async def _renew_until_lost(self, tell: Callable[[], object]) -> None:

@@ -6,20 +6,24 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 import pytest_asyncio
 
 from common.quota import resources
+from common.quota.account import BLOCKS
 from devcluster.load import Attempt, Outcome, Tenant, fill, parse_refusal, unjustified
 from tests import last_release
-from tests.integration.installed.site import SMALL, Site, cpus
+from tests.integration.installed.site import SMALL, Json, Site, cpus, until
+from tests.running import running
 
 pytestmark = pytest.mark.integration
 
 AGENTS = (("seed-1", "seed-1-b"), ("seed-2", "seed-2-b"))
 ROOM = 24  # by so much the limit is raised while programs are replaced
 PAUSE_SECONDS = 0.2
+KEPT_SECONDS = 8.0  # a leader of 0.2.0 forgets a cluster that is gone within less
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +99,56 @@ def are_right(attempts: Sequence[Attempt], before: int, limits: Sequence[int]) -
         unfounded = unjustified(attempts, limit, resources.parse(cpus(before)))
         assert [why for one, why in unfounded if (found := parse_refusal(one.message)) and found.limited == limit] == []
         assert [one.message for one, _ in unfounded if parse_refusal(one.message) is None] == []
+
+
+async def test_a_leader_of_the_last_release_keeps_what_others_have_reserved_ahead(rolling: Site, last: Path) -> None:
+    """Both replicas of a seed stop while one has a block (rule 4.15), and one of the last release leads meanwhile."""
+    site, (first, second) = rolling, AGENTS[0]
+    old, second_replica = site.program(first), site.program(second)
+    await site.quota(cpus(1000))
+
+    async def account() -> Json:
+        return dict((await site.ledger("seed-1"))["account"])
+
+    async def has_block() -> list[str]:
+        lines = unquote((await account()).get("reservations", "")).splitlines()
+        found = [line for line in lines if BLOCKS in line]
+        assert found
+        return found
+
+    await site.stop(old)
+
+    async def storm() -> None:
+        while True:
+            await site.one.create(SMALL, again=False)
+
+    async def stopped_with_block() -> list[str]:
+        await until(has_block, 60)
+        second_replica.pause()
+        await asyncio.sleep(PAUSE_SECONDS)  # a write that was under way is done
+        try:
+            return await has_block()
+        except AssertionError:
+            second_replica.resume()
+            raise
+
+    async with running(storm(), storm()):  # whose last requests nobody answers
+        before = await until(stopped_with_block, 60)
+    try:
+        epoch = (await account())["epoch"]
+        old.run_from(last)
+        await site.start(old)
+
+        async def leads() -> None:
+            assert (await account())["epoch"] > epoch
+
+        await until(leads, 60)
+        await asyncio.sleep(KEPT_SECONDS)
+        assert await has_block() == before
+    finally:
+        second_replica.resume()
+        await replace(site, [first], None)
+    await site.reserves_nothing("seed-1", seconds=60)
 
 
 async def test_an_upgrade_and_the_way_back_under_load_fail_no_request_and_exceed_nothing(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from common.api.labels import UID_LABEL
+from common.api.labels import BLOCKS_ANNOTATION, UID_LABEL
 from common.api.types import ResourceQuota
 from common.kube.client.errors import ApiError
 from common.kube.client.resource import Broken
@@ -34,6 +34,7 @@ from seed.cache.replicas import (
     Record,
     Replicas,
     Seen,
+    blocks_allowed,
     known_by_all,
     reaches,
     record_name,
@@ -68,12 +69,14 @@ class Seed:
         self.watches = Watches(*self.quota_cache.reflectors)
         self.heard("")
         self.known: list[str] = []
+        self.allowed: list[bool] = []
 
     def record(self, identity: str = "one") -> Record:
         return Record(self.cluster, NAMESPACE, LEASE, identity, self.quota_cache, self.watches, clock=self.clock)
 
     def replicas(self) -> Replicas:
-        return Replicas(self.cluster, NAMESPACE, LEASE, self.quota_cache, self.known.append, clock=self.clock)
+        heard = self.known.append, self.allowed.append
+        return Replicas(self.cluster, NAMESPACE, LEASE, self.quota_cache, *heard, clock=self.clock)
 
     def listed(self) -> None:
         """Every list that was asked for is complete."""
@@ -468,6 +471,30 @@ async def test_while_records_cannot_be_read_nothing_is_known(seed: Seed) -> None
     with pytest.raises(ApiError):
         seed.api.answers.append(away)
         await seed.cluster.list(LEASES, NAMESPACE)
+
+
+# Blocks -----------------------------------------------------------------------------------------------------------
+
+
+async def test_blocks_are_allowed_while_every_replica_that_may_lead_knows_them(seed: Seed) -> None:
+    """One of 0.2.0 has a record as well, until it ends, or for as long as it may still be alive."""
+    record, replicas = seed.record(), seed.replicas()
+    await replicas._look()
+    await record._keep()
+    await replicas._look()
+    await seed.other("of-0.2.0", "1")
+    await replicas._look()
+    assert seed.allowed == [False, True, False], "nobody is there; all know them; one does not"
+    seed.clock.now += LAPSED
+    await record._keep()
+    await replicas._look()
+    assert seed.allowed[3:] == [True]
+
+
+def test_what_a_leader_allowed_holds_for_its_term_alone() -> None:
+    assert blocks_allowed({BLOCKS_ANNOTATION: "7"}, 7)
+    for said in {}, {BLOCKS_ANNOTATION: ""}, {BLOCKS_ANNOTATION: "6"}, {BLOCKS_ANNOTATION: "77"}:
+        assert not blocks_allowed(said, 7), said
 
 
 # What it is for ---------------------------------------------------------------------------------------------------

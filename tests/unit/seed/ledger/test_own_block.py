@@ -72,7 +72,14 @@ class Replica:
     def __init__(self, store: Store) -> None:
         self.terms = Terms(limits=LIMITS, grant=GRANT)
         self.trusted: int | None = 1
-        self.writer = AccountWriter(store, KEY, lambda: self.terms, trusted=lambda: self.trusted)
+        self.allowed = 1  # in this term
+        self.writer = AccountWriter(
+            store,
+            KEY,
+            lambda: self.terms,
+            trusted=lambda: self.trusted,
+            ahead=lambda account: account.epoch == self.allowed,
+        )
         self.running = asyncio.create_task(self.writer.run())
 
     def at_once(self, uid: str, cpu: int = 1, **fields: object) -> bool:
@@ -304,6 +311,21 @@ async def test_an_orderly_end_names_what_was_admitted_and_gives_the_rest_back() 
         assert "first" in names(store)
         assert not blocks.owners(store.account)
         assert not replica.at_once("more")
+
+
+async def test_under_a_leader_that_does_not_allow_blocks_the_next_write_gives_it_back() -> None:
+    async with world() as (store, [replica]):
+        await replica.rush()
+        await store.by_another(lambda present: accounts.claim_epoch(present, 2))
+        await eventually(lambda: "first" in names(store))
+        assert not blocks.owners(store.account)
+        for number in range(2 * own_block.BEGINS):
+            assert await replica.admits(f"by-a-write-{number}")
+        assert not blocks.owners(store.account) and not replica.at_once("more")
+        replica.allowed = 2
+        for number in range(own_block.BEGINS):
+            assert await replica.admits(f"again-{number}")
+        assert replica.at_once("more")
 
 
 async def test_a_dry_run_takes_what_is_reserved_ahead_for_free() -> None:

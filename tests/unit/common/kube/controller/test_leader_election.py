@@ -430,6 +430,10 @@ async def test_notes_are_written_with_the_next_renewal_and_what_others_wrote_is_
         lambda: stored["leases", "ns", "leader"]["metadata"]["annotations"].get("example.com/answered") == "y"
     )
     assert stored["leases", "ns", "leader"]["metadata"]["annotations"]["example.com/asked"] == "x" and lease.held
+    other = candidate(cluster, "b", clock)
+    async with running(other.acquire()):
+        await eventually(lambda: other.seen.get("example.com/answered") == "y")
+        assert other.annotations == {}, "it holds nothing, and sees the record all the same"
     await lease.release()
     assert lease.annotations == {}
 
