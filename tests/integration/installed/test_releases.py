@@ -146,7 +146,8 @@ async def test_a_leader_of_the_last_release_keeps_what_others_have_reserved_ahea
         await asyncio.sleep(KEPT_SECONDS)
         assert await has_block() == before
     finally:
-        second_replica.resume()
+        await site.kill(second_replica)  # it has lost its lease meanwhile, and would say so
+        await site.start(second_replica)
         await replace(site, [first], None)
     await site.reserves_nothing("seed-1", seconds=60)
 
