@@ -48,6 +48,11 @@ def _stopped(chance: random.Random) -> float:
     return chance.choice((chance.uniform(0.1, 1.5), chance.uniform(1.5, 5.0), chance.uniform(5.0, 8.0)))
 
 
+def _hung(chance: random.Random) -> float:
+    """... sometimes longer than the in-flight window, which is 12 s: by then the leader may have taken its block."""
+    return chance.choice((_stopped(chance), chance.uniform(8.0, 30.0)))
+
+
 def _cut(chance: random.Random) -> float:
     return chance.uniform(0.5, 15.0)
 
@@ -63,7 +68,7 @@ _ETCDS = ("etcd", *(f"etcd-{name}" for name in _STORED))
 Duration = Callable[[random.Random], float]
 _KINDS: dict[str, tuple[int, tuple[str, ...], Duration]] = {  # kind: weight, targets, how long
     "kill agent": (6, _AGENTS, _down),
-    "pause agent": (5, _AGENTS, _stopped),
+    "pause agent": (5, _AGENTS, _hung),
     "kill all agents of": (2, SEEDS, _down),
     "kill master": (3, _MASTERS, _down),
     "pause master": (3, _MASTERS, _stopped),
