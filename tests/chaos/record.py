@@ -61,7 +61,7 @@ async def _follow(server: ApiServer, what: str, path: str, file: Path) -> None:
 
 
 def _entry(what: str, event: Json) -> str:
-    if "metadata" not in event.get("object", {}):
+    if event.get("type") not in ("ADDED", "MODIFIED", "DELETED"):  # an error, in place of an object
         return f"{time.time():.3f} {what} {event}\n"
     found: Json = event["object"]
     metadata = found.get("metadata", {})
