@@ -44,6 +44,7 @@ CURES = {
         "NotServed": "correct the name in the quota, or ignore this until a cluster serves such objects",
         "AboveParent": "lower the limit of the project, or raise that of its organization",
         "GuaranteesExceedParent": "guarantee less to projects, or raise the limit of the organization",
+        "NotGuaranteed": "remove the guarantee, or the cause that the message names",
         "UsedByOthers": "wait until others delete something, guarantee less, or raise the organization's limit",
         "OvercommitExceeded": "lower limits of projects, or raise the organization's, or overcommit",
         "LimitLowered": _EXCEEDED,

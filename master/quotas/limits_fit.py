@@ -65,17 +65,17 @@ def _not_guaranteed(view: QuotaView, given: ResourceList, parent: ResourceList) 
         return []
     if not view.organization:
         text = f"{resources.text(lacking)} is not guaranteed: the project has no organization"
-        return [condition(LIMITS_FIT, False, "GuaranteesExceedParent", text)]
+        return [condition(LIMITS_FIT, False, "NotGuaranteed", text)]
     if view.spec.enforcement == "warn":
         text = f"{resources.text(lacking)} is not guaranteed: the enforcement of this quota is warn"
-        return [condition(LIMITS_FIT, False, "GuaranteesExceedParent", text)]
+        return [condition(LIMITS_FIT, False, "NotGuaranteed", text)]
     surging = view.organization_limits.surging if view.organization_limits is not None else ()
     if found := sorted(name for name in lacking if name in surging):
         text = (
             f"{resources.text(resources.only(lacking, found))} is not guaranteed: the quota of organization "
             f"{view.organization} has surge of it"
         )
-        return [condition(LIMITS_FIT, False, "GuaranteesExceedParent", text)]
+        return [condition(LIMITS_FIT, False, "NotGuaranteed", text)]
     limits = resources.text(resources.only(parent, lacking)) or "it limits none of these"
     text = (
         f"{resources.text(lacking)} is not guaranteed: with it, the guarantees of organization {view.organization} "

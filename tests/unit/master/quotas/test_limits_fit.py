@@ -136,7 +136,10 @@ def test_what_is_not_guaranteed_is_a_condition_of_the_project(world: World) -> N
     assert [each.reason for each in limits_fit(seen(world, alpha))] == ["Fits"]
     free = quota("project", "free", limits={"cpu": "20"}, guaranteed={"cpu": "13"})
     [found] = limits_fit(seen(world, free, ""))
-    assert found.message == "cpu=13 is not guaranteed: the project has no organization"
+    assert (found.reason, found.message) == (
+        "NotGuaranteed",
+        "cpu=13 is not guaranteed: the project has no organization",
+    )
 
 
 def test_a_quota_that_only_warns_keeps_nothing_from_other_projects(world: World) -> None:
@@ -144,7 +147,7 @@ def test_a_quota_that_only_warns_keeps_nothing_from_other_projects(world: World)
     world.put("resourcequotas", made)
     assert given(world) == {}
     [found] = limits_fit(seen(world, made))
-    assert (found.status, found.reason) == ("False", "GuaranteesExceedParent")
+    assert (found.status, found.reason) == ("False", "NotGuaranteed")
     assert found.message == "cpu=13 is not guaranteed: the enforcement of this quota is warn"
 
 
@@ -194,7 +197,7 @@ def test_nothing_is_said_to_be_guaranteed_of_what_the_organization_has_surge_of(
         view("project", limits={"cpu": "20"}, guaranteed={"cpu": "13"}), organization_limits=limits
     )
     (condition,) = limits_fit(found)
-    assert (condition.status, condition.reason) == ("False", "GuaranteesExceedParent")
+    assert (condition.status, condition.reason) == ("False", "NotGuaranteed")
     assert condition.message == "cpu=13 is not guaranteed: the quota of organization acme has surge of it"
 
 
