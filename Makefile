@@ -8,8 +8,8 @@ SCHEDULES ?= 100000
 WORLDS := --namespaces --tenancy --promises --kinds --allocations --parts --members --guarantees
 MINUTES ?= 15
 STORE ?= apiserver
-# Processes that run tests at once: more than cores, since all but one often wait for something.
-WORKERS ?= 5
+# Processes that run tests at once: one computes, and two often wait. With more, a slow machine answers nothing in time.
+WORKERS ?= 3
 IMAGE ?= seedquota
 BUILDER ?= $(firstword $(notdir $(foreach tool,docker podman buildah,$(shell command -v $(tool)))))
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -70,7 +70,7 @@ test: $(STAMP)
 	  { test ! -e $(VENV)/lint.failed || { cat $(VENV)/lint.log; echo "make lint failed"; }; exit 1; }
 
 lint-beside:
-	@$(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1 || \
+	@nice $(MAKE) --no-print-directory lint > $(VENV)/lint.log 2>&1 || \
 	  { touch $(VENV)/lint.failed; cat $(VENV)/lint.log; echo "make lint failed; the tests go on"; exit 1; }
 
 # Also what few tests need: a test that builds it would take as long as a test may.
