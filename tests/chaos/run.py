@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common.quota import resources
 from common.quota.resources import ResourceList
+from devcluster.patience import Deadline
 from tests.chaos import settle
 from tests.chaos.allocation_load import AllocationLoad
 from tests.chaos.faults import Storm, plan
@@ -131,9 +132,10 @@ async def _run(here: Place, report: Report, seconds: float, progress: Callable[[
 
 async def _begun(clients: Sequence[Clients]) -> None:
     """Each kind of load had something admitted: else a storm on a slow machine proves nothing."""
-    async with asyncio.timeout(_BEGINS_WITHIN):
-        while not all(some.counts["admitted"] for some in clients):
-            await asyncio.sleep(0.1)
+    deadline = Deadline(_BEGINS_WITHIN)
+    while missing := [type(some).__name__ for some in clients if not some.counts["admitted"]]:
+        assert not deadline.passed(), f"nothing was admitted by {', '.join(missing)}"
+        await asyncio.sleep(0.1)
 
 
 async def _end(task: asyncio.Task[None]) -> None:
