@@ -35,6 +35,7 @@ from tests.integration.installed.site import (
     until,
 )
 from tests.running import running
+from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
 
@@ -228,7 +229,8 @@ async def test_a_quota_that_is_deleted_limits_no_more_at_once_and_both_ledgers_g
     await site.admitted("user-1")
     await site.refused("user-1")
     await site.delete("master", f"resourcequotas/{QUOTA}")
-    await until(lambda: site.admitted("user-1"), 10)
+    async with within(10):
+        await until(lambda: site.admitted("user-1"), 10)
 
     async def gone() -> None:
         assert await ledgers(site) == []

@@ -139,7 +139,8 @@ class Reader:
             printed, failed = await self._type(self.own(block.commands))
             if failed and CUT_OFF in printed:
                 printed, failed = await self._type(self.own(block.commands))
-                failed = failed and "(AlreadyExists)" not in printed
+                errors = [line for line in printed.splitlines() if line.lower().startswith("error")]
+                failed = failed and not (errors and all("(AlreadyExists)" in line for line in errors))
             refused = block.shown is not None and block.shown.startswith("Error from server")
             assert failed == refused, f"{block.commands}\n{printed}\n{self.logs()}"
             if block.shown is None:

@@ -18,6 +18,7 @@ from devcluster.objects import API
 from tests.integration.installed.commands import Commands
 from tests.integration.installed.site import CLUSTERS, LEDGERS, WINDOW, Answer, Json, Site, until
 from tests.running import running
+from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
 
@@ -479,7 +480,8 @@ async def test_a_quota_that_is_deleted_and_applied_again_is_enforced_soon_each_t
     for number in range(1, 8):
         limit = f"{2000 + number}m"  # tells this quota from the one before
         await site.apply("master", quota(requests__cpu=limit))
-        await until(partial(enforced, limit), 30)  # what nobody wakes gets 503 for minutes
+        async with within(30):  # what nobody wakes gets 503 for minutes
+            await until(partial(enforced, limit), 30)
         await site.delete("master", f"resourcequotas/{QUOTA}")
         await asyncio.sleep(number % 3 * 0.4)
 

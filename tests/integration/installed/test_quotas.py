@@ -96,7 +96,8 @@ async def test_a_quota_that_is_deleted_and_applied_again_is_enforced_soon_each_t
         await site.delete("master", f"resourcequotas/{QUOTA}")
         await asyncio.sleep(number % 3 * 0.4)
         await site.apply("master", quota_manifest({"cpu": limit}))
-        await until(partial(enforced, limit), 30)  # what nobody wakes gets 503 for minutes
+        async with within(30):  # what nobody wakes gets 503 for minutes
+            await until(partial(enforced, limit), 30)
 
 
 async def test_the_most_restrictive_of_several_quotas_wins_and_nothing_stays_reserved_in_the_others(site: Site) -> None:
