@@ -373,7 +373,7 @@ class Installation:
         deadline = Deadline(seconds)
         while why := await missing():
             if deadline.passed():
-                raise NotReadyError(f"not after {seconds:g} s: {what} ({why}); logs are in {self.directory}")
+                raise NotReadyError(f"after {seconds:g} s not yet: {what} ({why}); logs are in {self.directory}")
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _close(self) -> None:

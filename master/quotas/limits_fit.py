@@ -63,18 +63,16 @@ def _not_guaranteed(view: QuotaView, given: ResourceList, parent: ResourceList) 
     lacking = {name: amount for name, amount in wanted.items() if amount > given.get(name, 0)}
     if not lacking:
         return []
-    if not view.organization:
-        text = f"{resources.text(lacking)} is not guaranteed: the project has no organization"
-        return [condition(LIMITS_FIT, False, "NotGuaranteed", text)]
-    if view.spec.enforcement == "warn":
-        text = f"{resources.text(lacking)} is not guaranteed: the enforcement of this quota is warn"
-        return [condition(LIMITS_FIT, False, "NotGuaranteed", text)]
     surging = view.organization_limits.surging if view.organization_limits is not None else ()
-    if found := sorted(name for name in lacking if name in surging):
-        text = (
-            f"{resources.text(resources.only(lacking, found))} is not guaranteed: the quota of organization "
-            f"{view.organization} has surge of it"
-        )
+    without, why = lacking, ""
+    if not view.organization:
+        why = "the project has no organization"
+    elif view.spec.enforcement == "warn":
+        why = "the enforcement of this quota is warn"
+    elif found := [name for name in lacking if name in surging]:
+        without, why = resources.only(lacking, found), f"the quota of organization {view.organization} has surge of it"
+    if why:
+        text = f"{resources.text(without)} is not guaranteed: {why}"
         return [condition(LIMITS_FIT, False, "NotGuaranteed", text)]
     limits = resources.text(resources.only(parent, lacking)) or "it limits none of these"
     text = (

@@ -5,7 +5,7 @@ has come. Its leader reads the records. A quota is known by all when each record
 record that is not renewed does not count: its replica refuses everything, by its own clock, before that.
 
 A record also says that its replica knows blocks (rule 4.15). The leader allows them for its term while all records say
-so: the leader of a release that does not know them takes a block for what was reserved in a cluster that is gone.
+so: the leader of a release that does not know them would report them to the master as reserved.
 """
 
 from __future__ import annotations

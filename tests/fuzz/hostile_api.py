@@ -385,6 +385,6 @@ if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     logging.disable(logging.WARNING)  # of writes to connections that were cut
     orders = msgspec.json.decode(sys.stdin.buffer.read(), type=Orders)
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # a real-time class knows no nice values
     os.nice(orders.nice)
     asyncio.run(main(orders))
