@@ -21,7 +21,7 @@ from devcluster.install import Installation
 from devcluster.objects import API, CHARTS, named, namespace
 from devcluster.observe import api_writes
 from tests.bench.load import UID, Task, in_process
-from tests.bench.serving import cpu_seconds, pid_of, serving, tell
+from tests.bench.serving import cpu_seconds, serving, tell
 
 ORGANIZATION, PROJECT = "bench", "bench"
 PATH = f"/api/v1/organizations/{ORGANIZATION}/projects/{PROJECT}/allocations"
@@ -43,7 +43,7 @@ class Site:
         """Seconds of the API server, etcd, the master, the agent that admits, and the clients, which are here."""
         programs = self.installed.programs
         servers = self.installed.master, self.installed.etcd_of("seed-1"), programs["seedquota-master"]
-        pids = *map(pid_of, (*servers, programs["seedquota-seed-1"])), os.getpid()
+        pids = *(server.pid for server in (*servers, programs["seedquota-seed-1"])), os.getpid()
         return [cpu_seconds(pid) for pid in pids]
 
 
@@ -99,7 +99,7 @@ async def _bare_objects(site: Site, seconds: float) -> None:
         "spec": {**whose, **_one()["spec"], "id": UID.decode()},
     }
     path = f"/apis/{API}/namespaces/org-{ORGANIZATION}/allocations"
-    pids = pid_of(server), pid_of(etcd)
+    pids = server.pid, etcd.pid
     before = [cpu_seconds(pid) for pid in pids]
     result = await in_process(
         Task(

@@ -27,7 +27,7 @@ from tests.bench.installed import Site, site
 from tests.bench.load import Result, Task, in_process
 from tests.bench.plot import Ratios
 from tests.bench.server import NAMESPACE
-from tests.bench.serving import Served, cpu_seconds, pid_of, serving, tell
+from tests.bench.serving import Served, cpu_seconds, serving, tell
 
 CLIENTS = 48
 MANY = 100  # namespaces
@@ -86,7 +86,7 @@ async def pods(seconds: float) -> Ratios:
             async with _bare_webhook(bench, bare):
                 of_bare = await _line(bench, count, "bare", [bare.pid])
             async with _ours(bench):
-                agent = pid_of(found.installed.programs["seedquota-seed-1"])
+                agent = found.installed.programs["seedquota-seed-1"].pid
                 rates: dict[str, list[float]] = {kind: [] for kind in OURS}
                 for kind in TURNS:
                     rates[kind].append(await _line(bench, count, kind, [agent]))
@@ -141,10 +141,10 @@ async def _load(bench: Bench, names: Sequence[str], seconds: float) -> Result:
 
 def _cpu(bench: Bench, webhook: Sequence[int]) -> tuple[float, float, float]:
     installed = bench.site.installed
-    others = {pid_of(server) for server in [*installed.clusters(), installed.etcd_of(bench.server.name)]}
-    others |= {pid_of(program) for program in installed.programs.values()}
-    others -= {pid_of(bench.server), *webhook}
-    return cpu_seconds(pid_of(bench.server)), sum(map(cpu_seconds, webhook)), sum(map(cpu_seconds, others))
+    others = {server.pid for server in [*installed.clusters(), installed.etcd_of(bench.server.name)]}
+    others |= {program.pid for program in installed.programs.values()}
+    others -= {bench.server.pid, *webhook}
+    return cpu_seconds(bench.server.pid), sum(map(cpu_seconds, webhook)), sum(map(cpu_seconds, others))
 
 
 def _labelled(name: str, labels: dict[str, str]) -> manifests.Manifest:

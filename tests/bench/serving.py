@@ -16,7 +16,6 @@ from common.api.labels import UID_LABEL
 from devcluster import manifests
 from devcluster.controlplane import ApiServer, ControlPlane
 from devcluster.objects import namespace
-from devcluster.servers import Server
 from tests.bench import server
 from tests.bench.load import Result, Task, in_process
 from tests.bench.review import REVIEW
@@ -48,11 +47,6 @@ def cpu_seconds(pid: int) -> float:
     """In user and kernel: says more on a noisy machine than the clock does."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def pid_of(server: Server) -> int:
-    assert server._process is not None, f"{server.name} runs"
-    return server._process.pid
 
 
 @asynccontextmanager
