@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from common.quota.account import Reservation
 from common.quota.resources import ResourceList
 from common.runtime.freeing import free_in_pieces
+from common.runtime.large_dict import grown
 from common.runtime.lru import LruDict
 from seed.usage.source import MAX_REMEMBERED
 from seed.usage.unadmitted import Unadmitted
@@ -37,7 +38,7 @@ class ObjectSum(Generic[CountedT]):
         self.line: object = None
         self.guessed: dict[str, ResourceList] = {}  # by uid
         self.used: dict[str, int] = {}
-        self._objects: dict[str, CountedT] = {}  # by uid
+        self._objects: MutableMapping[str, CountedT] = {}  # by uid
         self._gone: LruDict[str, None] = LruDict()
         self._remembered = remembered
 
@@ -50,6 +51,7 @@ class ObjectSum(Generic[CountedT]):
     def keep(self, uid: str, after: CountedT) -> bool:
         """True if something became free."""
         before = self._known(uid)
+        self._objects = grown(self._objects)
         self._objects[uid] = after
         self._gone.pop(uid, None)  # a backup brought it back
         self.guessed.pop(uid, None)

@@ -15,7 +15,8 @@ from common.kube.client.api_client import BROKEN, Cluster
 from common.kube.client.errors import ApiError, Gone, TooMany
 from common.kube.client.resource import Broken, Listing, Resource, WatchEvent
 from common.kube.controller.malformed import MalformedObjects
-from common.kube.controller.store import Change, IndexFunction, Store, T, taken_from
+from common.kube.controller.store import Change, IndexFunction, Store, T, by_key
+from common.runtime.large_dict import taken_from
 from common.runtime.pieces import in_pieces
 from common.runtime.unexpected import contained
 
@@ -170,7 +171,7 @@ class Reflector(Generic[T]):
                     while not self._version or self._relist_asked:
                         await self._list()
                     await self._watch()
-                    self._tell_again()
+                    await self._tell_again()
                     problem = None if self._progress or self._relist_asked else "the watch ended at once"
                     level = logging.WARNING
                 except ApiError as error:
@@ -225,9 +226,9 @@ class Reflector(Generic[T]):
             afresh=self.error is not None,
         )
         self.last_contact = time.monotonic()
-        with self.store.freed_if_cut_off(listing.items):
+        with self.store.freed_in_pieces(listing.items):
             await self._replace(listing)
-        self._tell_again()
+        await self._tell_again()
         self._version = self.version = listing.resource_version
         self._ended_at, self.proven_at = time.monotonic(), began
         self._runs += 1
@@ -242,9 +243,7 @@ class Reflector(Generic[T]):
         """Changes come in pieces, what is gone last: meanwhile there never seems to be less than there is."""
         if len(listing.items) > MAX_OBJECTS:
             raise self._cluster.refused(TooMany(f"more than {MAX_OBJECTS} {self._resource.plural}"))
-        before, after = self.store.objects, dict[str, T]()
-        async for obj in in_pieces(listing.items):
-            after[obj.metadata.key] = obj
+        before, after = self.store.objects, await by_key(listing.items)
         self.malformed.keep(listing.broken)
         for broken in listing.broken:
             self.malformed.add(broken)
@@ -346,7 +345,7 @@ class Reflector(Generic[T]):
 
     def _put(self, new: T) -> None:
         key = new.metadata.key
-        if len(self.store) >= MAX_OBJECTS and key not in self.store:
+        if key not in self.store and len(self.store) >= MAX_OBJECTS:
             raise self._cluster.refused(TooMany(f"more than {MAX_OBJECTS} {self._resource.plural}"))
         old = self.store.get(key)
         weight = self._weight + self._weigh(new) - (self._weigh(old) if old is not None else 0)
@@ -390,8 +389,8 @@ class Reflector(Generic[T]):
             elif self._untaken.pop(key, None) is not None:
                 self._on_state()
 
-    def _tell_again(self) -> None:
-        for (key, uid), (change, _) in list(self._untaken.items()):
+    async def _tell_again(self) -> None:
+        async for (key, uid), (change, _) in in_pieces(list(self._untaken.items())):
             found = self.store.get(key)
             now = found if found is not None and found.metadata.uid == uid else None
             if now is not None or change.old is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -190,8 +190,9 @@ class KindInformer:
             return self._nothing_from
         return self._reflector.listed_from if self._reflector is not None else 0
 
-    def objects(self, namespace: str) -> list[Any]:
-        return self._reflector.store.by_index(BY_NAMESPACE, namespace) if self._reflector is not None else []
+    def objects(self, namespace: str) -> Iterable[Any]:
+        """They may change while they are read: see `Store.each_by_index`."""
+        return self._reflector.store.each_by_index(BY_NAMESPACE, namespace) if self._reflector is not None else ()
 
     def number(self, namespace: str) -> int:
         return self._reflector.store.number(BY_NAMESPACE, namespace) if self._reflector is not None else 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from itertools import islice
 from typing import Any
 
 from common.kube.client.meta import Object
 from common.quota.resources import ResourceList
+from common.runtime.freeing import free_in_pieces
+from common.runtime.large_dict import grown, taken_from
 from seed.kinds.namespaces.evaluators.namespaced import NamespacedEvaluator, Terms, used
 from seed.model.reserved_object import generation_of
 from seed.usage.object_sum import Counted, ObjectSum, add
@@ -28,9 +30,12 @@ class ObjectTotals(ObjectSum[Counted]):
         self.terms = terms
         self.line = object()
         self.by_namespace: dict[str, dict[str, int]] = {}
-        self._uids: dict[str, set[str]] = {}  # by namespace
-        self._left: list[set[str]] = []  # what may still be in `_objects`
+        self._uids: dict[str, MutableMapping[str, None]] = {}  # by namespace
+        self._left: list[MutableMapping[str, None]] = []  # what may still be in `_objects`
         self._shared: dict[tuple[tuple[str, int], ...], ResourceList] = {}
+
+    def __del__(self) -> None:
+        free_in_pieces(self._uids, self._objects)
 
     def __len__(self) -> int:
         return sum(map(len, self._uids.values()))
@@ -55,7 +60,8 @@ class ObjectTotals(ObjectSum[Counted]):
         if before is not None and before.place != after.place:
             ObjectTotals.remove(self, uid)  # an API server that lies: a uid is of one object
         freed = super().keep(uid, after)
-        self._uids.setdefault(after.place, set()).add(uid)
+        inside = self._uids[after.place] = grown(self._uids.get(after.place, {}))
+        inside[uid] = None
         return freed
 
     def remove(self, uid: str) -> bool:
@@ -63,7 +69,7 @@ class ObjectTotals(ObjectSum[Counted]):
         freed = super().remove(uid)
         if gone is not None:
             uids = self._uids[gone.place]
-            uids.discard(uid)
+            uids.pop(uid, None)
             if not uids:
                 del self._uids[gone.place]
         return freed
@@ -75,8 +81,8 @@ class ObjectTotals(ObjectSum[Counted]):
     def leave(self, namespace: str) -> None:
         """The namespace is not counted any more, with all that it has. `forget_left` is for what stood there."""
         add(self.used, self.by_namespace.pop(namespace, {}), -1)
-        uids = self._uids.pop(namespace, set())
-        for uid in self.guessed.keys() & uids:
+        uids = self._uids.pop(namespace, {})
+        for uid in [uid for uid in self.guessed if uid in uids]:
             del self.guessed[uid]
         for uid in islice(uids, self._remembered):
             self._gone.keep(uid, None, self._remembered)
@@ -85,9 +91,7 @@ class ObjectTotals(ObjectSum[Counted]):
     def forget_left(self) -> Iterator[str]:
         """Frees one object at each step. What came in again meanwhile stays."""
         while self._left:
-            uids = self._left.pop()
-            while uids:
-                uid = uids.pop()
+            for uid, _ in taken_from(self._left.pop()):
                 if self._known(uid) is None:
                     self._forget(uid)
                 yield uid

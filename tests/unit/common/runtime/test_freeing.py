@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -67,6 +68,19 @@ async def test_very_many_objects_are_freed_in_pieces(made: Callable[[], object])
         before, turns = _Item.alive, turns + 1
         assert turns < MANY
     assert turns >= MANY / OF_A_PIECE / 2
+
+
+async def test_the_indexes_that_a_list_replaces_are_freed_in_pieces() -> None:
+    """Those of 40,000 namespaces took 0.1 s."""
+    store = _store()
+    replaced = [*store.objects.values()]
+    await store._replace_in_pieces({"other": cast(Any, _Item())})
+    began = before = sum(map(sys.getrefcount, replaced))
+    while began - before < MANY:
+        await asyncio.sleep(0)
+        now = sum(map(sys.getrefcount, replaced))
+        assert before - now < MANY / 2
+        before = now
 
 
 @pytest.mark.parametrize("made", [_store, _sum])

@@ -18,6 +18,7 @@ from common.kube.client.resource import Listing, Resource
 from common.kube.controller import malformed
 from common.kube.controller import reflector as module
 from common.kube.controller.reflector import Reflector, State
+from common.kube.controller.store import Change
 from common.runtime import pieces
 from tests.running import running
 from tests.unit.fake_api_server import PATIENCE, eventually, fake_api_server, status
@@ -528,6 +529,19 @@ async def test_a_handler_that_failed_is_called_again_when_the_watch_has_ended(fa
         await made.wait_listed(made.relist(), PATIENCE)
         assert changes == [("delete", "n/goes"), ("add", "n/stays"), ("delete", "n/gone")]
         assert made.untaken is None
+
+
+async def test_others_run_while_a_handler_is_called_again_for_very_many():
+    made = Reflector(SimpleNamespace(name="fake"), CONFIGMAPS, on_change=lambda _change: None)
+    for number in range(30_000):
+        found = ConfigMap(metadata=ObjectMeta(name=f"c{number}", uid=str(number)))
+        made._untaken[found.metadata.key, found.metadata.uid] = Change(found, None), "RuntimeError"
+    telling, turns = asyncio.ensure_future(made._tell_again()), 0
+    while not telling.done():
+        turns += 1
+        await asyncio.sleep(0)
+    await telling
+    assert turns > 10 and made.untaken is None
 
 
 async def test_selectors_and_namespace_are_sent_with_list_and_watch(fake):
