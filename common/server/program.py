@@ -9,13 +9,12 @@ main has `stop_timeout` to end. A second signal cuts it off.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from common.runtime import logs, metrics
+from common.runtime import garbage, logs, metrics
 from common.runtime.event_loop import EventLoop
 from common.runtime.flags import CommonOptions, UsageError
 from common.runtime.stalls import Stalls
@@ -27,10 +26,6 @@ log = logging.getLogger(__name__)
 CLEAN = 0
 FAILED = 1
 USAGE = 2
-
-# Watch caches are many objects that live long; by default Python looks through young ones every 700 allocations. All
-# that are young are looked at after three such looks. After twenty, while a list comes, that took 0.1 s in one piece.
-GC_THRESHOLDS = (20_000, 2, 500)
 
 CUT_OFF_SECONDS = 2.0  # what main has for its `finally` blocks once it is cancelled
 
@@ -49,8 +44,7 @@ Main = Callable[[Program], Awaitable[None]]
 def run(name: str, options: CommonOptions, main: Main) -> int:
     """Runs main until it returns or a signal asks for the end. Returns the exit status: 0 clean, 1 failed, 2 usage."""
     logs.setup(options.log_format, options.log_level)
-    gc.freeze()  # the code: 70,000 objects that never go, and most of what a full collection looks through, for 60 ms
-    gc.set_threshold(*GC_THRESHOLDS)
+    garbage.begin()
     metrics.announce_build()
     try:
         with asyncio.Runner(loop_factory=EventLoop) as runner:
@@ -76,6 +70,8 @@ async def _run(name: str, options: CommonOptions, main: Main) -> int:
     stalls = Stalls()
     metrics.watch_stalls(stalls)
     stalls.start(loop)
+    collections = garbage.FullCollections()
+    collections.start(loop)
     program = Program()
     signals = _Signals(program.health)
     facts = {"program": name, "version": metrics.build_version()}
@@ -88,6 +84,7 @@ async def _run(name: str, options: CommonOptions, main: Main) -> int:
         return FAILED
     finally:
         stalls.stop()
+        collections.stop()
     log.info("ended", extra={**facts, "status": status})
     return status
 

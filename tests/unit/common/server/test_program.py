@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -84,14 +85,19 @@ def test_a_signal_ends_it_cleanly(number: signal.Signals) -> None:
 
 
 def test_it_is_not_ready_at_once_but_serves_until_the_drain_delay_is_over() -> None:
-    with example(WAITS, drain_delay=5.0) as running:
+    with example(WAITS, drain_delay=600.0) as running:
         port = running.until("started")["health_port"]
         assert ready(port) == 200
         running.signal(signal.SIGTERM)
         running.until("stopping")
         assert ready(port) == 503
         assert running.process.poll() is None
+    with example(WAITS, drain_delay=2.0) as running:
+        running.until("started")
+        asked = time.monotonic()
+        running.signal(signal.SIGTERM)
         assert running.end() == 0
+        assert time.monotonic() - asked >= 2.0
 
 
 def test_open_work_is_cut_off_after_the_stop_timeout() -> None:
