@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
+import math
 import random
 import time
 from collections import deque
@@ -16,6 +19,9 @@ K = TypeVar("K", bound=Hashable)
 OFTEN = 1000  # turns of one key within WINDOW
 WINDOW = 10.0  # seconds
 PAUSE = 0.05  # ... before each turn more
+
+AT_ONCE = 500  # delayed keys that become ready, before others have their turn
+EARLY = 0.0005  # seconds: uvloop rounds to milliseconds
 
 
 class QueueFull(Exception):
@@ -39,8 +45,13 @@ class WorkQueue(Generic[K]):
         self._known: set[K] = set()  # waiting, delayed or worked on
         self._waiting: set[K] = set()  # in _ready, or to be put there by done() or after PAUSE
         self._working: set[K] = set()
-        # When, beside it: for less than a millisecond uvloop makes a handle that does not know.
-        self._delayed: dict[K, tuple[float, asyncio.Handle]] = {}
+        # When each comes. One timer for all: a timer for each of 100,000 keys is half a million objects, through which
+        # Python's garbage collector looks in one piece.
+        self._delayed: dict[K, float] = {}
+        self._times: list[tuple[float, int, K]] = []  # a heap, with what is not in _delayed any more
+        self._numbers = itertools.count()  # keys of the same time need no order of their own
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = math.inf
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
         self.on_often: Callable[[K], None] = lambda _key: None
@@ -60,8 +71,7 @@ class WorkQueue(Generic[K]):
         if key in self._waiting:
             return
         self._admit(key)
-        if (delayed := self._delayed.pop(key, None)) is not None:
-            delayed[1].cancel()
+        self._delayed.pop(key, None)
         self._waiting.add(key)
         if key not in self._working:
             self._take_in(key)
@@ -74,13 +84,15 @@ class WorkQueue(Generic[K]):
         if key in self._waiting:
             return
         self._admit(key)
-        loop = asyncio.get_running_loop()
-        when = loop.time() + seconds
-        if (delayed := self._delayed.get(key)) is not None:
-            if delayed[0] <= when:
-                return
-            delayed[1].cancel()
-        self._delayed[key] = when, loop.call_at(when, self._due, key)
+        when = asyncio.get_running_loop().time() + seconds
+        if self._delayed.get(key, math.inf) <= when:
+            return
+        self._delayed[key] = when
+        heapq.heappush(self._times, (when, next(self._numbers), key))
+        if len(self._times) > 2 * len(self._delayed) + AT_ONCE:
+            self._times = [each for each in self._times if self._delayed.get(each[2]) == each[0]]
+            heapq.heapify(self._times)
+        self._set_timer()
 
     def retry(self, key: K, at_least: float = 0.0) -> float:
         """Comes again after a time that doubles with each failure. Returns that time in seconds. Raises QueueFull."""
@@ -143,6 +155,23 @@ class WorkQueue(Generic[K]):
             self._turns.clear()
         return self._turns.get(key, 0)
 
-    def _due(self, key: K) -> None:
-        self._delayed.pop(key, None)
-        self.add(key)
+    def _set_timer(self) -> None:
+        """For the first that comes. A timer that is there fires no later."""
+        if self._times and self._times[0][0] < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = self._times[0][0]
+            self._timer = asyncio.get_running_loop().call_at(self._timer_at, self._add_due)
+
+    def _add_due(self) -> None:
+        self._timer, self._timer_at = None, math.inf
+        now = asyncio.get_running_loop().time() + EARLY
+        try:
+            for _ in range(AT_ONCE):
+                if not self._times or self._times[0][0] > now:
+                    break
+                when, _, key = heapq.heappop(self._times)
+                if self._delayed.get(key) == when:
+                    self.add(key)
+        finally:
+            self._set_timer()

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from common.kube.client.errors import Conflict, TooManyRequests, Unavailable
 from common.kube.controller.controller import Controller
-from common.kube.controller.workqueue import QueueFull, WorkQueue
+from common.kube.controller.workqueue import AT_ONCE, EARLY, QueueFull, WorkQueue
 from tests.unit.fake_api_server import eventually
 
 
@@ -108,6 +108,40 @@ async def test_a_cancelled_worker_takes_no_key_with_it():
     assert await asyncio.wait_for(second, 30) == "a"
 
 
+async def test_keys_whose_time_comes_at_once_come_in_pieces_and_only_once():
+    queue, number = WorkQueue(), 3 * AT_ONCE
+    most = before = 0
+
+    def look():
+        nonlocal most, before
+        most, before = max(most, len(queue) - before), len(queue)
+        if len(queue) < number:
+            asyncio.get_running_loop().call_soon(look)
+
+    for seconds in (0.4, 0.3, 0.2, 0.1):
+        for key in range(number):
+            queue.add_after(key, seconds)
+    look()
+    async with asyncio.timeout(30):
+        got = [await queue.get() for _ in range(number)]
+    assert sorted(got) == list(range(number))
+    assert 0 < most <= AT_ONCE
+    await asyncio.sleep(0.4)
+    assert queue.known == number == len(queue._working)
+
+
+async def test_what_is_delayed_again_and_again_leaves_nothing_behind():
+    queue = WorkQueue()
+    queue.add_after("b", 60.0)
+    for number in range(10 * AT_ONCE):
+        key = number % 10  # one key that comes too often would have to wait
+        queue.add_after(key, 60.0)
+        queue.add(key)
+        queue.done(await queue.get())
+    assert len(queue._times) <= 2 * AT_ONCE
+    assert set(queue._delayed) == {"b"}
+
+
 class QueueMachine(RuleBasedStateMachine):
     """Against a model: what is owed work, and what is being worked on."""
 
@@ -116,6 +150,8 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.loop = asyncio.new_event_loop()
+        self.now = self.loop.time()
+        self.loop.time = lambda: self.now
         self.queue = WorkQueue(max_keys=4, first_backoff=100.0)
         self.owed: set[int] = set()
         self.later: set[int] = set()
@@ -153,9 +189,17 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def time_comes(self, data):
         key = data.draw(st.sampled_from(sorted(self.later)))
-        self.call(self.queue._due, key)
-        self.later.discard(key)
-        self.owed.add(key)
+        times = dict(self.queue._delayed)
+        self.now = max(self.now, times[key])
+        due = {each for each, when in times.items() if when <= self.now + EARLY}
+        self.call(lambda: None)
+        self.later -= due
+        self.owed |= due
+
+    @precondition(lambda self: self.later)
+    @rule(data=st.data(), seconds=st.floats(0.01, 100.0))
+    def earlier(self, data, seconds):
+        self.call(self.queue.add_after, data.draw(st.sampled_from(sorted(self.later))), seconds)
 
     @precondition(lambda self: self.owed - self.working)
     @rule()
@@ -177,6 +221,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(self.queue) == len(self.owed - self.working)
         assert self.queue.known == len(self.owed | self.later | self.working)
         assert set(self.queue._delayed) == self.later
+        assert not self.later or self.queue._timer_at <= min(self.queue._delayed.values())
         assert set(self.queue._failures) <= self.owed | self.later | self.working
 
 
