@@ -26,7 +26,7 @@ class SeedHealth(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     synced: bool | None = None
     outstanding: int = 0
-    failing: Sequence[str] = ()
+    failing: str = ""  # why one of them fails
     fenced: Sequence[str] = ()  # quotas whose account is fenced
     learning: Sequence[str] = ()  # quotas that wait for this seed's answer
     own_version: str = ""
@@ -55,7 +55,7 @@ def seed_conditions(view: SeedHealth, before: list[Condition], now: str) -> list
         synced = condition("Synced", True, "AllCopies", "the seed has all projects and quotas")
     else:
         why = f"{count(view.outstanding, 'object')} not yet in sync"
-        synced = condition("Synced", False, "CopiesOutstanding", ": ".join((why, *view.failing[:1])))
+        synced = condition("Synced", False, "CopiesOutstanding", f"{why}: {view.failing}" if view.failing else why)
     if not view.connected:
         accounts = condition("AccountsOpen", None, "NotConnected", "the seed cannot be asked")
     elif view.learning:

@@ -125,9 +125,9 @@ class SeedStatuses:
             version=reported.version if reported is not None else "",
             said=reported.conditions if reported is not None else (),
             silent=time.monotonic() - link.reported_at,
-            synced=sync is not None and sync.outstanding == 0,
+            synced=sync is not None and sync.all_in_sync,
             outstanding=sync.outstanding if sync is not None else 0,
-            failing=sorted(sync.failing.values()) if sync is not None else (),
+            failing=min(sync.failing.values(), default="") if sync is not None else "",
             fenced=fenced,
             learning=sorted(self._quotas.learning.get(seed.metadata.name, ())),
         )

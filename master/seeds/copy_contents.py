@@ -26,3 +26,12 @@ def copied_generation(copy: Object) -> int:
     """0 where nobody has said it: then the copy proves nothing."""
     text = copy.metadata.annotations.get(GENERATION_ANNOTATION, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def is_shown(actual: Object | None, desired: Object) -> bool:
+    """Where the seed is the master's own API server: whether its watch has shown the object as it is."""
+    return (
+        actual is not None
+        and actual.metadata.uid == desired.metadata.uid
+        and actual.metadata.generation >= desired.metadata.generation
+    )

@@ -24,6 +24,8 @@ from common.kube.controller.reflector import Reflector
 from common.kube.controller.store import Store
 from common.kube.controller.workqueue import WorkQueue
 from common.runtime.burst import PAUSE, BurstDetector
+from common.runtime.freeing import free_in_pieces
+from common.runtime.pieces import in_pieces
 from common.runtime.token_bucket import TokenBucket
 from common.runtime.waiting import within
 from master.cache.informers import BY_SUBJECT, Caches, subject_of
@@ -39,7 +41,7 @@ from master.cache.objects import (
 )
 from master.cache.picked_seeds import is_of_seeds, limits_on
 from master.grants.overrides import in_force
-from master.seeds.copy_contents import copied_generation, copy_labels, seed_copy
+from master.seeds.copy_contents import copied_generation, copy_labels, is_shown, seed_copy
 from master.seeds.other_master import OtherMaster
 from master.seeds.remote_cache import SeedCaches
 
@@ -90,6 +92,7 @@ class CopySync:
         self._other_master = OtherMaster(master)
         self._in_cluster = in_cluster
         self._unsynced: set[Key] = set()
+        self._added = False  # the keys of all that master and seed have
         self._withdrawn: dict[str, tuple[str, bool]] = {}  # see `withdraw`: uids by name, and whether that is over
         self._seed = seed
         self._caches = caches
@@ -116,11 +119,13 @@ class CopySync:
             await reflector.synced.wait()
         while not self._there.master_known:
             await within(self._there.seed.synced, LOOK_EVERY)
-        for key in self._keys():
-            self.add(key)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._quotas.run())
-            group.create_task(self._others.run())
+        try:
+            await self._add_all()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._quotas.run())
+                group.create_task(self._others.run())
+        finally:
+            free_in_pieces(list(self._unsynced))  # the queues have the same keys
 
     def add(self, key: Key) -> None:
         self._unsynced.add(key)
@@ -184,22 +189,28 @@ class CopySync:
         return self._other_master.problem(there.store.get(self._seed), uid, there.proven_at)
 
     def in_sync(self, plural: str, name: str) -> bool:
-        return self._there.synced and (plural, name) not in self._unsynced
+        return self._added and self._there.synced and (plural, name) not in self._unsynced
 
     @property
     def crowded(self) -> bool:
         return len(self._quotas.queue) > WORKERS
 
     @property
+    def all_in_sync(self) -> bool:
+        return self._added and not self._unsynced
+
+    @property
     def outstanding(self) -> int:
         return len(self._unsynced)
 
-    def _keys(self) -> set[Key]:
-        keys: set[Key] = {("seeds", self._seed)}
+    async def _add_all(self) -> None:
+        """In pieces: a seed decides how many there are."""
+        self.add(("seeds", self._seed))
         for plural in ("quotasettings", "organizations", "projects", "resourcequotas"):
             for side in (self._caches, self._there):
-                keys.update((plural, name) for name in _store(side, plural).keys())  # noqa: SIM118
-        return keys
+                async for name in in_pieces(_store(side, plural).keys()):
+                    self.add((plural, name))
+        self._added = True
 
     def _desired(self, key: Key) -> MasterQuota | Named | None:
         plural, name = key
@@ -234,7 +245,7 @@ class CopySync:
     async def _update(self, key: Key) -> float | None:
         desired, actual = self._desired(key), self._actual(key)
         if self._in_cluster:
-            return None if desired is None or _is_shown(actual, desired) else SUCCEEDED
+            return None if desired is None or is_shown(actual, desired) else SUCCEEDED
         if self.blocked and not (key[0] == "seeds" and self._other_master.silent):
             return BLOCKED
         if desired is None or (isinstance(desired, MasterQuota) and not self._is_needed(desired, actual)):
@@ -366,14 +377,6 @@ class CopySync:
 
     def _facts(self, key: Key) -> dict[str, object]:
         return {"seed": self._seed, "kind": key[0], "object": key[1]}
-
-
-def _is_shown(actual: Object | None, desired: Object) -> bool:
-    return (
-        actual is not None
-        and actual.metadata.uid == desired.metadata.uid
-        and actual.metadata.generation >= desired.metadata.generation
-    )
 
 
 def _store(side: Caches | SeedCaches, plural: str) -> Store[Any]:

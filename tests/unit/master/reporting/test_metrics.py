@@ -77,4 +77,4 @@ def test_conditions_of_quotas_and_seeds_have_a_sample_each(samples: CollectorReg
 
 def test_the_last_contact_is_a_moment_and_no_age(samples: CollectorRegistry) -> None:
     found = samples.get_sample_value("seedquota_seed_last_contact_timestamp_seconds", {"seed": "eu-1"})
-    assert found == pytest.approx(time.time() - 40, abs=5)
+    assert found == pytest.approx(time.time() - 40, abs=30)

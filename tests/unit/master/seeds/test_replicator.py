@@ -396,7 +396,8 @@ async def test_a_seed_gets_a_copy_of_its_seed_that_names_no_secret() -> None:
     seed = Seed()
     seed.master.seeds.store._set("eu-1", of_master())
     seed.master.seeds.store._set("us-1", of_master())
-    assert {key for key in seed.sync._keys() if key[0] == "seeds"} == {SEED}
+    await seed.sync._add_all()
+    assert {key for key in seed.sync._unsynced if key[0] == "seeds"} == {SEED}
     assert await seed.sync._reconcile(SEED) is None
     (body,) = seed.bodies
     assert body["spec"] == {"copyOf": "seed-uid", "state": "Active"}
@@ -630,3 +631,20 @@ async def test_a_copy_does_not_wait_for_a_quota_of_its_subject_that_is_of_other_
     seen(seed.master, of_seeds("elsewhere", region="asia"))
     assert await seed.look("old") is None
     assert seed.done == GOES
+
+
+async def test_others_run_while_all_that_a_seed_has_is_looked_at() -> None:
+    """A seed decides how much that is: 100,000 objects took 0.1 s in one step."""
+    seed, many = Seed(), 30_000
+    for number in range(many):
+        named = Named(metadata=ObjectMeta(name=f"o{number}"), spec={})
+        seed.there.projects.store._set(named.metadata.name, named)
+    seed.there.synced = True
+    adding, turns = asyncio.ensure_future(seed.sync._add_all()), 0
+    while not adding.done():
+        assert not seed.sync.in_sync("projects", "o1") and not seed.sync.all_in_sync, "it was not looked at yet"
+        turns += 1
+        await asyncio.sleep(0)
+    await adding
+    assert turns > 10
+    assert seed.sync.outstanding == 1 + many
