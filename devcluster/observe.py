@@ -194,14 +194,17 @@ class Overshoot:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-async def latencies(tenant: Tenant, quota: QuotaWatch, size: Size, count: int) -> tuple[list[float], list[Attempt]]:
+async def latencies(
+    tenant: Tenant, quota: QuotaWatch, size: Size, count: int, *, pause: float = 0.0
+) -> tuple[list[float], list[Attempt]]:
     """Seconds from sending a Machine, one at a time, until the master's globalUsage has it. Raises TimeoutError.
 
-    Ends early at one that is not admitted: then there are fewer times than attempts.
+    `pause`: seconds before each. Ends early at one that is not admitted: then there are fewer times than attempts.
     """
     seconds: list[float] = []
     attempts: list[Attempt] = []
     for _ in range(count):
+        await asyncio.sleep(pause)
         target = resources.add(quota.view.used, resources.only(size.amounts, quota.view.limit))
         shown = asyncio.create_task(quota.until(partial(_has, target), _SHOWN_SECONDS))
         attempts.append(await tenant.create(size))

@@ -182,7 +182,8 @@ class AccountWriter:
                     await self._serve(batch)
                     self._queue.served()
                     await self._queue.linger(len(batch), self._took)
-                    await self._contention.wait_for_turn(self._took)
+                    if not self.block.exists:  # what a block admits waits for no write, and few writes are left
+                        await self._contention.wait_for_turn(self._took)
         finally:
             self._stopped = True
             if self._naming is not None:

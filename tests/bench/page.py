@@ -7,7 +7,6 @@ The server has a thread of its own to be measured by; the client has another one
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -16,7 +15,7 @@ from unittest.mock import patch
 import aiohttp
 import msgspec
 
-from common.server import program
+from common.runtime import garbage
 from common.server.web_server import WebServer
 from master.apiserver import request_limits
 from master.apiserver.app import App, refusal
@@ -45,7 +44,7 @@ class _FilledAllocations(AllocationCache):
 
 
 async def page(seconds: float) -> None:
-    gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
+    garbage.begin()  # as the program does
     print("page and HTTP API: CPU of the server's thread, one client")
     async with _serving(1, 1) as (server, _):
         each, cpu, _ = await _read(server, "/api/v2/quotas?limit=1", seconds=seconds)

@@ -7,7 +7,6 @@ listens, and serves until its standard input closes. With RESERVE_AHEAD=off repl
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import re
@@ -25,8 +24,8 @@ from common.kube.client.api_client import Cluster
 from common.quota import account as accounts
 from common.quota import resources
 from common.quota.account import BLOCKS, Account
+from common.runtime import garbage
 from common.runtime.redis_access import redis_url
-from common.server import program
 from common.server.http_server import HttpServer
 from common.server.serving_certificate import Certificates
 from seed import metrics
@@ -114,7 +113,7 @@ async def admission(facts: Facts, ready: Ready) -> None:
             tasks.append(asyncio.create_task(_keep_counting(handle.writer)))
         server = HttpServer(handle_request, max_body=MAX_BODY)
         await server.start("127.0.0.1", 0, certificates.ssl_context)
-        gc.set_threshold(*program.GC_THRESHOLDS)  # as the program has them
+        garbage.begin()  # as the program does
         paths = [f"/machines/{found.metadata.uid}/{TOKEN}" for found in cluster_cache.user_clusters.store.values()]
         await ready(Listening(server.port, certificates.ca_bundle.decode(), paths))
         await server.stop(0)

@@ -16,6 +16,7 @@ from seed.ledger import own_block
 from seed.ledger.store import ConflictError, StoreUnavailableError
 from seed.ledger.writer import AccountWriter
 from tests.memory_store import MemoryStore
+from tests.unit.fake_api_server import PATIENCE, eventually
 
 pytestmark = pytest.mark.blocks
 
@@ -92,7 +93,7 @@ class Replica:
     async def admits(self, uid: str, cpu: int = 1) -> bool:
         if self.at_once(uid, cpu):
             return True
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return isinstance(await self.writer.claim(uid, reservation(cpu, request=uid)), Admitted)
 
     async def rush(self) -> None:
@@ -101,6 +102,14 @@ class Replica:
             assert await self.admits(f"rush-{number}")
         assert self.at_once("first")
         assert self.writer.block.admitted
+
+
+@pytest.fixture(autouse=True)
+def _long_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No block grows old on a machine that is busy."""
+    monkeypatch.setattr(blocks, "GOOD_FOR", 600.0)
+    for name in ("IDLE", "LATELY"):
+        monkeypatch.setattr(own_block, name, 600.0)
 
 
 @asynccontextmanager
@@ -116,12 +125,6 @@ async def world(start: Account | None = None, number: int = 1) -> AsyncIterator[
             replica.running.cancel()
         await asyncio.gather(*(replica.running for replica in replicas), return_exceptions=True)
     accounts.check(store.account)
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():
-            await asyncio.sleep(0.005)
 
 
 def names(store: Store) -> set[str]:
@@ -148,9 +151,9 @@ async def test_what_a_block_has_room_for_is_admitted_without_a_write_and_named_b
 
 
 async def test_a_block_is_given_back_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_block, "IDLE", 0.2)
     async with world() as (store, [replica]):
         await replica.rush()
+        monkeypatch.setattr(own_block, "IDLE", 0.2)
         await eventually(lambda: not blocks.owners(store.account))
         assert accounts.use(store.account) == {"cpu": 3}
         assert not replica.at_once("late")

@@ -15,20 +15,13 @@ from seed.ledger import store_generation as module
 from seed.ledger.encoding import MalformedLedgerError
 from seed.ledger.store import ConflictError, Stored, StoreUnavailableError
 from seed.ledger.store_generation import API_SERVER, REDIS, Held, InForce, StoreGeneration, fence_all
+from tests.clock import Clock
 from tests.memory_store import MemoryStore
 from tests.unit.fake_api_server import FakeApiServer, fake_api_server, status
 
 D = 12.0  # the lease's duration
 KEY = AccountKey(uid="u", name="q")
 ACCOUNT = Account(incarnation="life", master="m", sequence=4, granted={"cpu": 5}, used={"c": {"cpu": 1}})
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Replica:
