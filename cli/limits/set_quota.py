@@ -19,10 +19,10 @@ from common.api.labels import DEFAULT_LABEL
 from common.api.types import ORGANIZATIONS, PROJECTS, SEEDS, Quantities
 from common.kube.client.api_client import Cluster
 from common.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, Invalid, NotFound
-from common.quota import resources
+from common.quota import guarantees, resources
 from common.quota.names import in_order
 from common.quota.quantity import UNIT
-from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_quota
+from master.cache.objects import MASTER_QUOTAS, MasterQuota, spec_guaranteed, spec_quota
 from master.quotas import staleness
 from master.quotas.limit_changes import Changed, compared
 from master.tenancy.default_policy import usual_name
@@ -30,6 +30,7 @@ from master.tenancy.quota_allocations import made_from
 
 TINY = 2**20 * UNIT  # bytes: no machine and no pod is that small
 ATTEMPTS = 10  # the master writes the status all the time
+FITS = "The condition LimitsFit of the quota says whether the guarantee fits the quota of the organization."
 
 HELP = "change the limits of a project or organization"
 EXAMPLES = """\
@@ -39,8 +40,10 @@ examples:
   seedquota set organization/acme nvidia.com/gpu=16 storage-
   seedquota set seedquota/owner-ann pods=100            # by its name: of kind namespaces, or one of several
   seedquota set project/alpha cpu=128 --until 7d --reason launch   # raises it for a week
+  seedquota set project/alpha guaranteed.cpu=16         # keeps them of the organization's limit for it
 
-RESOURCE=AMOUNT sets a limit and RESOURCE- removes it, so that the resource is unlimited; other limits stay. With
+RESOURCE=AMOUNT sets a limit and RESOURCE- removes it, so that the resource is unlimited; other limits stay. The same
+with `guaranteed.` before the resource sets and removes what is guaranteed to a project. With
 --until the limit in the quota stays, and is raised until then. If somebody else changes the limits at the same time,
 nothing is written.
 Exit status: 0 done, 1 failed; with --dry-run also 3, a figure may be out of date.
@@ -48,13 +51,14 @@ Exit status: 0 done, 1 failed; with --dry-run also 3, a figure may be out of dat
 
 
 class Result(msgspec.Struct, frozen=True, rename="camel"):
-    """`result` is created, changed or unchanged."""
+    """`result` is created, changed or unchanged. `guaranteed`: what was asked to be, as it is now."""
 
     quota: str
     subject: str
     result: str
     dry_run: bool
     resources: dict[str, Changed]
+    guaranteed: dict[str, str]
     notes: list[str]
 
 
@@ -83,7 +87,11 @@ def add_write_flags(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(options: argparse.Namespace) -> Printed:
-    wanted, dry_run, now = changes.parsed(options.limits), options.dry_run == "server", datetime.now(UTC)
+    asked, dry_run, now = changes.parsed(options.limits), options.dry_run == "server", datetime.now(UTC)
+    wanted = {name: amount for name, amount in asked.items() if not name.startswith(guarantees.PREFIX)}
+    guaranteed = {name.removeprefix(guarantees.PREFIX): amount for name, amount in asked.items() if name not in wanted}
+    if guaranteed and options.until:
+        raise Failed("--until raises limits alone: set what is guaranteed in a command of its own")
     if options.reason and not options.until:
         raise Failed("--reason is for limits that are raised with --until")
     until = raises.end(options.until, now) if options.until else ""
@@ -104,12 +112,12 @@ async def run(options: argparse.Namespace) -> Printed:
                 raise Failed(f"{kind}/{name} has no quota that could be raised until a time")
             spec = raises.patched(before, wanted, until, options.reason)
         else:
-            spec = {"quota": wanted}
+            spec = {"quota": wanted, **_guarantees(before, guaranteed)}
         after = await _written(master, before, kind, name, spec, dry_run=dry_run)
         notes = await _notes(master, before, after)
         silence = staleness.silence_of_master(await _seeds(master), datetime.now(UTC))
     read: Callable[[MasterQuota], Quantities] = (lambda quota: raises.limits(quota, now)) if until else spec_quota
-    result = _result(before, after, wanted, notes, read, dry_run=dry_run)
+    result = _result(before, after, wanted, notes, read, guaranteed=guaranteed, dry_run=dry_run)
     status = STALE if dry_run and before is not None and staleness.stale_of(before, silence) else DONE
     if options.output != "table":
         return Printed(reading.written(msgspec.to_builtins(result), options.output), status)
@@ -129,7 +137,7 @@ async def _written(
 ) -> MasterQuota:
     try:
         if before is None:
-            return await _created(master, kind, name, spec["quota"], dry_run=dry_run)
+            return await _created(master, kind, name, spec, dry_run=dry_run)
         return await _changed(master, before, spec, dry_run=dry_run)
     except Forbidden as error:
         raise Failed(reading.no_right(MASTER_QUOTAS, "create" if before is None else "patch", error)) from None
@@ -137,13 +145,23 @@ async def _written(
         raise changes.refused(error) from None
 
 
-async def _created(master: Cluster, kind: str, name: str, wanted: Changes, *, dry_run: bool) -> MasterQuota:
-    limits = {resource: amount for resource, amount in wanted.items() if amount is not None}
+def _guarantees(before: MasterQuota | None, wanted: Changes) -> dict[str, Changes | None]:
+    """As a merge patch. Where none is left, the field goes: the schema refuses an empty one."""
+    if not wanted:
+        return {}
+    left = (spec_guaranteed(before) if before is not None else {}) | dict(wanted)
+    return {"guaranteed": wanted if any(amount is not None for amount in left.values()) else None}
+
+
+async def _created(master: Cluster, kind: str, name: str, spec: Mapping[str, Any], *, dry_run: bool) -> MasterQuota:
+    limits = _without_removed(spec["quota"])
     if not limits:
-        raise Failed(f"{kind}/{name} has no quota, so there is no limit to remove")
+        raise Failed(f"{kind}/{name} has no quota, so there is no limit to change: name one, such as cpu=128")
+    guaranteed = _without_removed(spec.get("guaranteed") or {})
     assert kind in ("project", "organization"), "a quota that is named is there"
     quota = usual_name("project" if kind == "project" else "organization", name)
-    body = {"metadata": {"name": quota}, "spec": {"subject": {"kind": kind, "name": name}, "quota": limits}}
+    amounts = {"quota": limits, **({"guaranteed": guaranteed} if guaranteed else {})}
+    body = {"metadata": {"name": quota}, "spec": {"subject": {"kind": kind, "name": name}, **amounts}}
     try:
         return await master.create(MASTER_QUOTAS, body, dry_run=dry_run)
     except AlreadyExists:
@@ -151,6 +169,10 @@ async def _created(master: Cluster, kind: str, name: str, wanted: Changes, *, dr
             f"seedquota/{quota} exists, and limits something else or was made just now: see "
             f"`seedquota describe {quota}`"
         ) from None
+
+
+def _without_removed(wanted: Changes) -> dict[str, str]:
+    return {resource: amount for resource, amount in wanted.items() if amount is not None}
 
 
 async def _changed(master: Cluster, before: MasterQuota, spec: Mapping[str, Any], *, dry_run: bool) -> MasterQuota:
@@ -178,9 +200,13 @@ async def _notes(master: Cluster, before: MasterQuota | None, after: MasterQuota
             notes.append(f"There is no {kind} {name} yet: the quota limits it once it is created.")
         except ApiError:
             pass  # whether it is there, whoever may set quotas need not be allowed to see
-    elif before.metadata.labels.get(DEFAULT_LABEL) == "true" and spec_quota(before) != spec_quota(after):
+    elif before.metadata.labels.get(DEFAULT_LABEL) == "true" and _says(before) != _says(after):
         notes.append(f"It followed the default quota. From now on it is a quota of {kind} {name} alone.")
     return notes
+
+
+def _says(quota: MasterQuota) -> tuple[Quantities, Quantities]:
+    return spec_quota(quota), spec_guaranteed(quota)
 
 
 async def _seeds(master: Cluster) -> Any:
@@ -197,6 +223,7 @@ def _result(
     notes: list[str],
     read: Callable[[MasterQuota], Quantities],
     *,
+    guaranteed: Changes,
     dry_run: bool,
 ) -> Result:
     """`read`: the limits that were to be changed."""
@@ -209,18 +236,27 @@ def _result(
         for name in in_order(wanted)
         if resources.unit(name) == "bytes" and 0 < has.get(name, 0) < TINY
     ]
+    kept = resources.parse(spec_guaranteed(after))
+    same = before is not None and had == has and resources.parse(spec_guaranteed(before)) == kept
     return Result(
         quota=after.metadata.name,
         subject=figures.subject_of(after),
-        result="created" if before is None else "unchanged" if had == has else "changed",
+        result="created" if before is None else "unchanged" if same else "changed",
         dry_run=dry_run,
         resources=found,
-        notes=[*tiny, *notes, *([changes.OVER] if any(each.over for each in found.values()) else [])],
+        guaranteed={name: resources.shown(name, kept.get(name, 0))[0] for name in in_order(guaranteed)},
+        notes=[
+            *tiny,
+            *notes,
+            *([changes.OVER] if any(each.over for each in found.values()) else []),
+            *([FITS] if any(kept.get(name) for name in guaranteed) else []),
+        ],
     )
 
 
 def text(result: Result, most: int | None) -> str:
     dry = " (server dry run)" if result.dry_run else ""
     head = f"seedquota/{result.quota} of {result.subject} {result.result}{dry}"
-    notes = [terminal.wrapped(note, most) for note in result.notes]
-    return "\n".join([head, changes.table(result.resources, most), *notes])
+    guaranteed = [f"Guaranteed: {name}={amount}" for name, amount in result.guaranteed.items()]
+    table = [changes.table(result.resources, most)] if result.resources else []
+    return "\n".join([head, *table, *(terminal.wrapped(each, most) for each in (*guaranteed, *result.notes))])

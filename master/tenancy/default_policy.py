@@ -166,7 +166,10 @@ def _says(default: DefaultQuota) -> dict[str, object]:
 def _fingerprint(said: DefaultQuota | ResourceQuotaSpec) -> str:
     """Equal for all ways to write the same: 1 and "1000m"."""
     limits = ",".join(f"{name}={amount}" for name, amount in sorted(resources.parse(said.quota).items()))
-    return hashlib.sha256(f"{limits} {said.enforcement} {said.warn_at_percent}".encode()).hexdigest()[:16]
+    text = f"{limits} {said.enforcement} {said.warn_at_percent}"
+    if isinstance(said, ResourceQuotaSpec) and said.guaranteed:  # of one project alone: no default has it
+        text += f" {sorted(resources.parse(said.guaranteed).items())}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _rank(quota: MasterQuota, usual: str) -> tuple[bool, bool, str, str]:

@@ -151,7 +151,37 @@ async def test_a_subject_that_is_none_is_refused_before_anything_is_asked() -> N
 
 
 def result(before: MasterQuota | None, after: MasterQuota, wanted: changes.Changes, notes: list[str]) -> Any:
-    return set_quota._result(before, after, wanted, notes, spec_quota, dry_run=True)
+    return set_quota._result(before, after, wanted, notes, spec_quota, guaranteed={}, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("had", "asked", "patch"),
+    [
+        ({}, {"cpu": "16"}, {"cpu": "16"}),
+        ({"cpu": "16", "memory": "4Gi"}, {"cpu": None}, {"cpu": None}),
+        ({"cpu": "16"}, {"cpu": None}, None),  # the schema refuses a field without amounts
+        ({"cpu": "16"}, {"cpu": None, "memory": "4Gi"}, {"cpu": None, "memory": "4Gi"}),
+    ],
+)
+def test_a_guarantee_is_set_and_the_last_one_goes_with_its_field(
+    had: dict[str, str], asked: changes.Changes, patch: object
+) -> None:
+    before = msgspec.structs.replace(ALPHA, spec={**ALPHA.spec, **({"guaranteed": had} if had else {})})
+    assert set_quota._guarantees(before, asked) == {"guaranteed": patch}
+
+
+def test_what_is_guaranteed_is_said_and_where_it_is_told_whether_it_fits() -> None:
+    after = msgspec.structs.replace(ALPHA, spec={**ALPHA.spec, "guaranteed": {"cpu": "16"}})
+    for asked, said in (({"cpu": "16"}, "cpu=16"), ({"memory": None}, "memory=0")):
+        found = set_quota._result(ALPHA, after, {}, [], spec_quota, guaranteed=asked, dry_run=False)
+        notes = [set_quota.FITS] if "cpu" in asked else []
+        head = "seedquota/project-alpha of project/alpha changed"
+        assert set_quota.text(found, None).splitlines() == [head, f"Guaranteed: {said}", *notes]
+
+
+async def test_a_guarantee_has_no_end() -> None:
+    with pytest.raises(Failed, match="in a command of its own"):
+        await set_quota.run(parser().parse_args(["set", "project/alpha", "--until=7d", "cpu=9", "guaranteed.cpu=1"]))
 
 
 def limited(found: MasterQuota, **limits: str) -> MasterQuota:
@@ -200,7 +230,9 @@ def test_a_limit_of_a_few_bytes_is_told() -> None:
     before = quota("project-a", {"kind": "project", "name": "a"}, {"memory": "16Gi"}, globalUsage={})
     for written, told in (("16", True), ("1Mi", False), ("0", False)):
         after = quota("project-a", {"kind": "project", "name": "a"}, {"memory": written}, globalUsage={})
-        notes = set_quota._result(before, after, {"memory": written}, [], spec_quota, dry_run=False).notes
+        notes = set_quota._result(
+            before, after, {"memory": written}, [], spec_quota, guaranteed={}, dry_run=False
+        ).notes
         said = "memory=16 is less than 1Mi: the unit is bytes, so write such as memory=16Gi."
         assert notes == ([said] if told else [])
 

@@ -187,6 +187,11 @@ def test_an_edit_of_the_enforcement_is_one_too() -> None:
     assert DEFAULT_LABEL not in decided(changed(made(), spec={"enforcement": "warn"})).replace[0].metadata.labels
 
 
+def test_a_guarantee_is_one_too_since_no_default_could_go_below_it() -> None:
+    (after,) = decided(changed(made(), spec={"guaranteed": {"cpu": "8"}})).replace
+    assert DEFAULT_LABEL not in after.metadata.labels and after.spec["guaranteed"] == {"cpu": "8"}
+
+
 def test_with_the_label_a_quota_of_its_own_follows_the_default_from_then_on() -> None:
     (after,) = decided(own(labels={DEFAULT_LABEL: "true"})).replace
     assert after.metadata.name == "ours"
