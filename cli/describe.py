@@ -191,8 +191,8 @@ def _about(quota: MasterQuota, found: Figures, now: datetime, most: int | None) 
         lines.append(f"Surge: used {resources.text(used) or 'nothing'} of {resources.text(hard)}")
     if (kept := quota.spec.get("guaranteed")) and isinstance(kept, dict):
         wanted = resources.text(resources.parse(kept))
-        force = f"used of what is in force: {found.guaranteed}" if found.guaranteed else "nothing of it is in force"
-        lines.append(f"Guaranteed: {wanted}; {force}")
+        fits = f"used of what fits: {found.guaranteed}" if found.guaranteed else "nothing of it is kept, see LimitsFit"
+        lines.append(f"Guaranteed: {wanted}; {fits}")
     for each in quota.status.guarantees:
         hard, used = resources.parse(each.hard), resources.parse(each.used)
         lines.append(f"Guaranteed to {each.project}: {resources.text(hard)}, of which it uses {resources.text(used)}")

@@ -19,8 +19,8 @@ _HEAD = """\
 What to do about a condition that is bad is in [Conditions that are bad](../how-to/conditions.md).
 """
 _SET = (
-    "The code sets these reasons itself. A condition can also repeat the reason of another condition or of another "
-    "object. The list above names those reasons, too."
+    "These reasons stand in the code with their condition. A condition can also repeat the reason of another "
+    "condition or object, or have one that is computed. The list above names those reasons, too."
 )
 _STATUS = {"True": "True", "False": "False", "None": "Unknown"}
 _PROOF_OR_PROBLEM = {"Problem", "Proof"}

@@ -56,7 +56,7 @@ _EVENTS = """\
 _DECISION = "01JD3Y6K"
 _NOT_DECIDED = {"TooManyRequests", ALREADY_EXISTS, "CanaryDenied"}  # by a quota: such a message names no decision
 _QUOTA_EVENTS = (
-    *("NearLimit", "Exceeded", UNREACHABLE, LIMITS_CHANGED),
+    *("NearLimit", "Exceeded", "ResourceNotCounted", UNREACHABLE, LIMITS_CHANGED),
     *("AboveParent", "GuaranteesExceedParent", "NotGuaranteed", "OvercommitExceeded", ENDS, ENDED),
 )
 _QUOTA = "project-alpha"

@@ -43,8 +43,8 @@ _SEED = """\
 ## seedquota-seed
 
 Every replica has samples of what it answers and writes itself, the leader also of what it counts. `user_cluster`
-is a UserCluster's `NAMESPACE/NAME`, `cluster-api` for the seed's own Machines, or for objects in namespaces also the
-name of the Seed.
+is a UserCluster's `NAMESPACE/NAME`, `cluster-api` for the seed's own Machines, `clusters`, `Allocations`, or for
+objects in namespaces also the name of the Seed.
 """
 
 

@@ -123,7 +123,7 @@ class Quota(AnswerBody, kw_only=True):
     `subjectSelector`: which namespaces one of kind namespaces limits. `subjectClusters`: in which user clusters its
     subject is limited, `subjectSeeds`: on which seeds; without them, everywhere. `madeFrom`: kind and name of what the
     quota follows; change that instead. `guaranteed`: what of its organization's limit is to be kept for the project;
-    `status.guaranteed` is in force. `overrides`: what was raised for a time; `status.hard` has it. `asOf`: no seed's
+    `status.guaranteed` is what fits. `overrides`: what was raised for a time; `status.hard` has it. `asOf`: no seed's
     last report is older; empty where there is none. `stale`: some use is a last known one."""
 
     name: str

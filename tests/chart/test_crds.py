@@ -423,7 +423,10 @@ NAME = "lower case letters, digits, '-' and '.', with a letter or digit at both 
         (seed(state="Lost", confirmLost="yes"), "spec", CONFIRM),
         (seed(state="Paused"), "spec.state", 'supported values: "Active", "Draining", "Lost"'),
         (seed(kubeconfigSecretRef={}), "spec.kubeconfigSecretRef.name", "Required value"),
+        (resource("Seed", "eu-1", {}), "spec", "set either kubeconfigSecretRef"),
         (resource("Seed", "eu-1", {"state": "Active"}), "spec", "set either kubeconfigSecretRef"),
+        (resource("Seed", "eu-1", {"inCluster": False}), "spec", "set either kubeconfigSecretRef"),
+        (seed(inCluster=True), "spec", "set either kubeconfigSecretRef"),
         (seed(copyOf="uid"), "spec", "set either kubeconfigSecretRef"),
         (named(seed(), "e" * 64), "metadata.name", "a seed's name has at most 63 characters"),
         (

@@ -145,9 +145,9 @@ def test_describe_and_top_say_what_is_guaranteed_and_what_is_kept_of_what_is_fre
     before = figures.of_quota(msgspec.structs.replace(of_all, status=used_before))
     assert before.kept["cpu"] == before.resources["cpu"].free, "not more than is free"
     mine = msgspec.structs.replace(ALPHA, spec={**ALPHA.spec, "guaranteed": {"cpu": "3"}})
-    assert "Guaranteed: cpu=3; nothing of it is in force" in described(mine, None, None)
+    assert "Guaranteed: cpu=3; nothing of it is kept, see LimitsFit" in described(mine, None, None)
     mine = msgspec.structs.replace(of_all, spec=mine.spec)
-    assert "Guaranteed: cpu=3; used of what is in force: cpu 1/3" in described(mine, None, None)
+    assert "Guaranteed: cpu=3; used of what fits: cpu 1/3" in described(mine, None, None)
 
 
 def test_describe_shows_no_amount_that_the_master_has_not_learned_yet() -> None:

@@ -87,10 +87,11 @@ def test_a_name_that_no_object_can_have_is_said(
 
 
 def test_a_reader_that_ends_first_is_no_error_of_ours() -> None:
-    """As `seedquota ... | head -1`, whose pipe is full."""
+    """As `seedquota ... | head -1`, whose pipe is full. Here it begins when nobody reads any more."""
     script = f"{sys.executable} -m cli completion zsh | true; echo ${{PIPESTATUS[0]}}"
-    slow = script.replace("-m cli", "-c 'import time; time.sleep(1); from cli.__main__ import main; main()'")
-    answer = subprocess.run(["bash", "-c", slow], capture_output=True, text=True, check=True)
+    gone = "import select; pipe = select.poll(); pipe.register(1, 0); pipe.poll()"
+    late = script.replace("-m cli", f"-c '{gone}; from cli.__main__ import main; main()'")
+    answer = subprocess.run(["bash", "-c", late], capture_output=True, text=True, check=True)
     assert (answer.stdout, answer.stderr) == ("1\n", "")
 
 

@@ -15,14 +15,7 @@ from master.page.cookies import PIECE, Cookies
 from master.page.navigation import prefix_of, safe_path
 from master.page.session import SECONDS, Sealer, TooLongError, new_key
 from master.page.sign_in import expiry_of
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def test_a_session_is_opened_by_each_replica_with_the_key_and_by_no_other() -> None:
@@ -44,7 +37,7 @@ def test_two_sessions_of_one_token_have_nothing_in_common() -> None:
 
 
 def test_a_session_ends_with_its_token_and_after_some_hours_at_the_latest() -> None:
-    clock = Clock()
+    clock = Clock(1_000_000_000.0)
     sealer = Sealer(new_key(), clock)
     (_, short), (_, long) = sealer.begin("t", clock.now + 60), sealer.begin("t", clock.now + 1e9)
     clock.now += 59

@@ -145,9 +145,9 @@ def test_the_pages_show_guarantees_and_what_is_kept() -> None:
     assert "cpu: 40 cores used of 64 cores, 24 cores free, of it 6 cores idle on seeds, of it 13 cores kept" in text
     of_project = project.page("alpha", "", "", serializers.combined([mine], "", parents=[guaranteeing()]), NOW)
     text = shown("project.html", of_project)
-    assert "<dt>Guaranteed</dt>" in text and "in force" not in text
+    assert "<dt>Guaranteed</dt>" in text and "</span> fits" not in text
     text = shown("project.html", project.page("alpha", "", "", serializers.combined([mine], ""), NOW))
-    assert "0 cores</span> in force" in text
+    assert "of it <span>0 cores</span> fits" in text
     view = organization.page("acme", "", [], capacity.organization_quotas([guaranteeing()], {}), {}, {}, "v")
     text = shown("organization.html", view, whole=amounts.whole)
     assert "Of it kept" in text and "free for these alone" in text

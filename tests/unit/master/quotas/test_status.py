@@ -574,7 +574,7 @@ def test_conditions_of_a_seed():
     away = found(SeedHealth(generation=1, connected=False, reason="Unreachable", message="refused"))
     assert away["Ready"] == ("False", "Unreachable")
     assert away["Synced"][0] == away["AccountsOpen"][0] == away["WebhookServing"][0] == "Unknown"
-    behind = SeedHealth(generation=1, connected=True, synced=False, outstanding=2, failing=["no such field"])
+    behind = SeedHealth(generation=1, connected=True, synced=False, outstanding=2, failing="no such field")
     assert found(behind)["Ready"] == ("False", "CopiesOutstanding")
     fenced = SeedHealth(generation=1, connected=True, synced=True, fenced=["alpha"])
     assert found(fenced)["AccountsOpen"] == ("False", "Fenced")
