@@ -1,7 +1,8 @@
 """A hostile API server, in a process of its own: a real one, whose answers it spoils. `Orders` as JSON on stdin.
 
-The n-th answer is spoilt by chance, from the seed and n. After a while it spoils none, and lists a world that is very
-large and valid instead of the real one (large_world.py), for as long; then all of that is gone again, and so on.
+The n-th answer is spoilt by chance, from the seed and n. With `Orders.worlds`, it then spoils none for a while, and
+lists a world that is very large and valid instead of the real one (large_world.py). Then all of that is gone again, and
+so on.
 SIGUSR1 lets it begin: until then all answers are as they are.
 """
 
@@ -51,6 +52,7 @@ class Orders(msgspec.Struct):
     log: str
     of_seed: bool  # else of a tenant
     nice: int
+    worlds: bool  # large ones come, too
 
 
 class Asked(msgspec.Struct):
@@ -290,6 +292,8 @@ class Server:
         made = large_world.seed if self._orders.of_seed else large_world.tenant
         for number in itertools.count(1):
             await self._cut_for(SPOILING_SECONDS)
+            if not self._orders.worlds:
+                continue
             self._world = made(random.Random(f"{self._orders.seed}/{number}"))
             self._log.write(f"0 a large world: {self._world} -\n")
             self._cut()
