@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import shutil
 import time
 from contextlib import asynccontextmanager
 
@@ -27,11 +26,9 @@ from common.kube.client.errors import (
 )
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.kube.controller.leader_election import LEASES, WRITES_ANNOTATION, Lease
 from common.kube.controller.reflector import Reflector, State
-from devcluster.controlplane import ControlPlane
 from tests.running import running
-from tests.unit.fake_api_server import eventually, within
+from tests.unit.fake_api_server import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -134,35 +131,6 @@ async def test_objects_are_found_by_names_that_have_the_characters_of_selectors_
     assert await cluster.find(ROLES, name, namespace) is None
 
 
-async def test_of_concurrent_compare_and_sets_exactly_one_wins(cluster, namespace):
-    made = await cluster.create(CONFIGMAPS, config_map(namespace, "cas", count="0"))
-    version = made.metadata.resource_version
-
-    async def write(number):
-        body = config_map(namespace, "cas", count=str(number))
-        body["metadata"]["resourceVersion"] = version
-        return await cluster.replace(CONFIGMAPS, body)
-
-    results = await asyncio.gather(*(write(number) for number in range(1, 21)), return_exceptions=True)
-    assert sum(isinstance(result, Conflict) for result in results) == 19
-    patch = {"metadata": {"resourceVersion": version}, "data": {"count": "x"}}
-    with pytest.raises(Conflict):
-        await cluster.merge_patch(CONFIGMAPS, "cas", patch, namespace)
-
-
-async def test_two_field_managers_keep_to_their_own_fields(cluster, namespace):
-    await cluster.apply(CONFIGMAPS, config_map(namespace, "shared", a="1"), "one")
-    both = await cluster.apply(CONFIGMAPS, config_map(namespace, "shared", b="2"), "two")
-    assert both.data == {"a": "1", "b": "2"}
-    with pytest.raises(Conflict, match='conflict with "one"') as conflict:
-        await cluster.apply(CONFIGMAPS, config_map(namespace, "shared", a="9", b="2"), "two", force=False)
-    assert conflict.value.causes[0].field == ".data.a"
-    forced = await cluster.apply(CONFIGMAPS, config_map(namespace, "shared", a="9", b="2"), "two")
-    assert forced.data == {"a": "9", "b": "2"}
-    dropped = await cluster.apply(CONFIGMAPS, config_map(namespace, "shared", a="9"), "two")
-    assert dropped.data == {"a": "9"}
-
-
 async def test_a_watch_from_a_version_that_is_too_old_leads_to_a_list(api, cluster, namespace):
     await api.kill()
     await api.start()  # it remembers no changes from before
@@ -259,72 +227,28 @@ async def test_a_server_that_hangs_for_longer_than_a_watch_is_listed_again(api, 
     await cluster.close()
 
 
-async def test_a_server_that_hangs_is_unavailable_in_time(api, namespace):
-    cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="kube", timeout=0.5)
-    await cluster.list(CONFIGMAPS, namespace, timeout=30)
-    api.pause()
-    await asyncio.sleep(0.1)  # until the signal has reached every thread
-    try:
-        async with within(1):
-            with pytest.raises(Unavailable, match=r"no answer within 0\.5 s"):
-                await cluster.list(CONFIGMAPS, namespace)
-    finally:
-        api.resume()
-        await cluster.close()
-
-
-async def test_a_cluster_restored_from_a_backup_is_seen_as_it_is_now():
-    async with ControlPlane() as plane:
-        await plane.start(["kube"])
-        api = plane.cluster("kube")
-        cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="kube")
-        await cluster.create(CONFIGMAPS, config_map("default", "old"))
-        reflector = Reflector(cluster, CONFIGMAPS, namespace="default")
-        async with synced(reflector):
-            data, backup = plane.directory / "etcd", plane.directory / "backup"
-            await api.kill()
-            await plane.etcd.stop()
-            shutil.copytree(data, backup)
-            await plane.etcd.start()
-            await api.start()
-            for number in range(20):
-                await cluster.create(CONFIGMAPS, config_map("default", f"lost-{number}"))
-            await eventually(lambda: len(reflector.store) == 21, 40)
-            await api.kill()
-            await plane.etcd.stop()
-            shutil.rmtree(data)
-            shutil.copytree(backup, data)
-            await plane.etcd.start()
-            await api.start()
-            await eventually(lambda: reflector.store.keys() == ["default/old"], 40)
-            await cluster.create(CONFIGMAPS, config_map("default", "new"))
-            await eventually(lambda: len(reflector.store) == 2)
-        await cluster.close()
-
-
-async def test_a_lease_goes_from_one_to_the_other(cluster, namespace):
-    def candidate(identity, duration):
-        return Lease(
-            cluster, namespace, "leader", identity, duration=duration, renew_deadline=duration * 0.75, retry=0.1
-        )
-
-    one, two, three = candidate("one", 60), candidate("two", 6), candidate("three", 6)
-    first = await one.acquire()
-    assert (first.number, first.created) == (1, True)
-    waiting = asyncio.create_task(two.acquire())
-    await eventually(lambda: int(one.annotations[WRITES_ANNOTATION]) > 10)
-    assert one.held and not waiting.done(), "it is renewed"
-    await one.release()
-    second = await asyncio.wait_for(waiting, 30)
-    assert (second.number, second.previous_holder, second.was_expired) == (2, "", False), "handed over, not waited out"
-    two._renewal.cancel()  # as if the process had died
-    dead = time.monotonic()
-    third = await asyncio.wait_for(three.acquire(), 30)
-    assert (third.number, third.previous_holder, third.was_expired) == (3, "two", True)
-    assert time.monotonic() - dead >= 3, "nobody takes it before it has expired"
-    read = await cluster.get(LEASES, "leader", namespace)
-    assert (read.spec.holder_identity, read.spec.lease_transitions) == ("three", 3)
-    await three.release()
+async def test_a_cluster_restored_from_a_backup_is_seen_as_it_is_now(control_plane, tmp_path):
+    await control_plane.start(["restored"], own_etcd=["restored"])
+    api, etcd, backup = control_plane.cluster("restored"), control_plane.etcd_of("restored"), tmp_path / "backup"
+    cluster = await Cluster.from_kubeconfig(api.kubeconfig(), name="kube")
+    await cluster.create(CONFIGMAPS, config_map("default", "old"))
+    reflector = Reflector(cluster, CONFIGMAPS, namespace="default")
+    async with synced(reflector):
+        await etcd.snapshot(backup)
+        for number in range(20):
+            await cluster.create(CONFIGMAPS, config_map("default", f"lost-{number}"))
+        await eventually(lambda: len(reflector.store) == 21, 40)
+        await api.kill()
+        await etcd.stop()
+        await etcd.restore(backup)
+        await etcd.start()
+        await api.start()
+        await eventually(lambda: reflector.store.keys() == ["default/old"], 40)
+        await cluster.create(CONFIGMAPS, config_map("default", "new"))
+        await eventually(lambda: len(reflector.store) == 2)
+    await cluster.close()
+    await api.kill()
+    await etcd.kill()
 
 
 async def test_many_objects_are_followed(cluster, namespace, capsys):

@@ -213,20 +213,13 @@ class Cluster(Connection):
         content = await self.request("PUT", path, resource.encode(body), verb="update", plural=resource.plural)
         return self._decode(resource, content)
 
-    async def apply(
-        self,
-        resource: Resource[T],
-        body: Mapping[str, object],
-        manager: str,
-        subresource: str = "",
-        force: bool = True,
-    ) -> T:
-        """Server-side apply. Raises Conflict if not `force` and another manager owns one of the fields."""
+    async def apply(self, resource: Resource[T], body: Mapping[str, object], manager: str, subresource: str = "") -> T:
+        """Server-side apply. Fields that another manager owns are taken from it."""
         namespace, name = _identity(body)
         path = resource.path(namespace, name, subresource)
         content = await self.request(
             "PATCH",
-            path + _query({"fieldManager": manager, "force": "true" if force else "false"}),
+            path + _query({"fieldManager": manager, "force": "true"}),
             resource.encode(body),
             APPLY_PATCH,
             verb="apply",

@@ -1,4 +1,4 @@
-"""Bad days that users make: quotas that contradict, exceed, vanish or never made sense."""
+"""Bad days that users make: quotas that contradict, exceed or vanish."""
 
 from __future__ import annotations
 
@@ -41,26 +41,6 @@ def unsizable(name: str) -> dict[str, object]:
         "metadata": {"name": name},
         "spec": {"providerSpec": {"value": value}},
     }
-
-
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
-        ({"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "many"}}, "many"),
-        ({"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpu": "-1"}}, "negative"),
-        ({"subject": {"kind": "team", "name": "alpha"}, "quota": {"cpu": "1"}}, 'Unsupported value: "team"'),
-        ({"subject": {"kind": "project", "name": "alpha"}, "quota": {"cpus": "1"}}, "cpus"),
-        ({"subject": {"kind": "project", "name": "alpha"}, "quota": {"memory": "64m"}}, "did you mean M or Mi"),
-    ],
-    ids=["malformed", "negative", "unknown-kind", "unknown-resource", "milli-memory"],
-)
-async def test_a_quota_that_makes_no_sense_is_refused_by_the_api_server(
-    site: Site, spec: dict[str, object], says: str
-) -> None:
-    body = {"apiVersion": API, "kind": "ResourceQuota", "metadata": {"name": "senseless"}, "spec": spec}
-    answer = await site.call("master", "POST", "resourcequotas", body)
-    assert answer.status == 422, answer
-    assert says in answer.message, answer.message
 
 
 async def test_a_quota_for_a_project_that_does_not_exist_says_so_and_is_ready_when_it_comes(site: Site) -> None:
@@ -108,12 +88,10 @@ async def test_the_most_restrictive_of_several_quotas_wins_and_nothing_stays_res
         await site.quota(cpus(5), "by-cpu")
         await site.quota(cpus(4), "by-organization", kind="organization", subject="acme")
 
-        answer = await site.refused("user-1", Size("1", "4Gi", "1Gi"))
-        assert "exceeded quota: by-memory, requested: memory=4Gi, used: memory=0, limited: memory=3Gi" in answer.message
-        await nothing_reserved(site)
-        answer = await site.refused("user-2", Size("5", "1Gi", "1Gi"))
-        assert "exceeded quota: by-organization, requested: cpu=5, used: cpu=0, limited: cpu=4" in answer.message
-        await nothing_reserved(site)
+        text = "exceeded quota: by-memory, requested: memory=4Gi, used: memory=0, limited: memory=3Gi"
+        await until(partial(refused_and_nothing_reserved, site, "user-1", Size("1", "4Gi", "1Gi"), text), 60)
+        text = "exceeded quota: by-organization, requested: cpu=5, used: cpu=0, limited: cpu=4"
+        await until(partial(refused_and_nothing_reserved, site, "user-2", Size("5", "1Gi", "1Gi"), text), 60)
         await site.admitted("user-1", 2, Size("2", "1Gi", "1Gi"))
         answer = await site.refused("user-2", SMALL)
         assert "exceeded quota: by-organization" in answer.message
@@ -156,8 +134,13 @@ async def test_what_nothing_counts_is_not_shown_as_if_it_were_enforced(site: Sit
     await site.refused("user-1")  # the rest of it is enforced
 
 
-async def nothing_reserved(site: Site) -> None:
-    """Before it would be released for its age, also of a try that was not decided; and on the master a moment later."""
+async def refused_and_nothing_reserved(site: Site, cluster: str, size: Size, text: str) -> None:
+    """Before it would be released for its age, also of a try that was not decided; and on the master a moment later.
+
+    Once of several times: a busy machine may be late, and what is released for its age always is.
+    """
+    answer = await site.refused(cluster, size)
+    assert text in answer.message
     for name in ("by-memory", "by-cpu", "by-organization"):
         async with within(WINDOW / 2):
             await site.reserves_nothing(*site.installed.seeds, name=name)
@@ -363,33 +346,6 @@ async def test_a_copy_that_somebody_deletes_comes_back_with_its_account(site: Si
         await site.refused("user-2")
     view = await site.uses(cpus(4))
     assert resources.render(view.limit) == cpus(4)
-
-
-async def test_a_webhook_configuration_that_a_tenant_removes_comes_back_at_once(site: Site) -> None:
-    await site.quota(cpus(1))
-    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/seedquota-machines"
-    await site.delete("user-1", path)
-
-    async def restored() -> None:
-        webhook = (await site.get("user-1", path))["webhooks"][0]
-        assert webhook["failurePolicy"] == "Fail"
-
-    async with within(SOON):
-        await until(restored, 30)
-    await site.patch("user-1", path, {"webhooks": []})
-    async with within(SOON):
-        await until(lambda: _has_webhook(site, path), 30)
-    await site.admitted("user-1")
-
-    async def refused() -> None:
-        await site.refused("user-1")
-
-    await until(refused, 30)  # API servers heed a new configuration a moment later
-    await site.comes("seed-1", f"{CLUSTERS}/user-1", "Enforced", "True")
-
-
-async def _has_webhook(site: Site, path: str) -> None:
-    assert (await site.get("user-1", path))["webhooks"]
 
 
 async def break_glass(site: Site, cluster: str, body: object) -> None:

@@ -66,6 +66,7 @@ async def test_of_whatever_is_asked_for_there_are_two_formats(accept: str, is_op
 
 
 async def test_all_who_ask_share_one_rendering_which_is_kept_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "KEPT_SECONDS", 600.0)
     registry, counting = CollectorRegistry(), Counting()
     registry.register(counting)
     found = Exposition(registry)

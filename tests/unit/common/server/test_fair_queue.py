@@ -8,6 +8,7 @@ from common.runtime.token_bucket import TokenBucket
 from common.server import handshakes
 from common.server.fair_queue import FairPlaces, FairQueue
 from common.server.handshakes import BURST, PER_SECOND, Handshakes
+from tests.unit.fake_api_server import PATIENCE
 
 
 def test_after_a_quiet_time_so_many_begin_at_once_and_then_so_many_a_second() -> None:
@@ -114,7 +115,7 @@ async def test_a_place_that_is_handed_over_in_the_moment_in_which_its_party_leav
     await asyncio.sleep(0)  # the place is second's, which has not run yet
     second.cancel()
     holds.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await third
     await asyncio.gather(first, second, return_exceptions=True)
     assert places._free == 1

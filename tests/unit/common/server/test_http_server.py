@@ -491,14 +491,6 @@ async def test_a_connection_ends_when_its_caller_says_so(world: Running, request
     assert len(world.service.asked) == 1
 
 
-async def test_while_it_stops_each_answer_ends_its_connection(world: Running) -> None:
-    client = await world.connect()
-    world.service.stopping = True
-    client.send(post("/"))
-    assert (await client.answer())[1]["connection"] == "close"
-    assert await client.ended() == b""
-
-
 async def test_head_is_answered_without_a_body(world: Running) -> None:
     client = await world.connect()
     client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc")
@@ -522,13 +514,6 @@ async def test_what_is_refused_is_answered_and_ends_the_connection(world: Runnin
     status, headers, text = await client.answer()
     assert (status, headers["connection"], text) == (400, "close", b"not a request of HTTP/1.1\n")
     assert len(world.service.asked) == 1
-
-
-async def test_who_sends_too_much_is_told_so_though_he_goes_on(world: Running) -> None:
-    client = await world.connect()
-    client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9000000\r\n\r\n" + b"x" * 9_000_000)
-    assert (await client.answer())[0] == 413
-    assert world.server.held.total < 2**20
 
 
 @pytest.mark.usefixtures("hasty")
@@ -555,40 +540,6 @@ async def test_a_handler_that_fails_is_a_500_and_the_next_request_is_served(
     assert (await client.answer())[2] == b"next"
 
 
-async def test_a_caller_who_goes_away_gives_his_request_up(world: Running) -> None:
-    client = await world.connect()
-    client.send(post("/wait"))
-    await world.until(lambda: world.service.asked)
-    await client.close()
-    await world.until(lambda: world.service.cancelled)
-
-
-@pytest.mark.usefixtures("hasty")
-async def test_an_idle_connection_is_closed(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    used = await world.connect()
-    used.send(post("/"))
-    await used.answer()
-    monkeypatch.setattr(tcp_server, "FIRST_SECONDS", 1.0)  # the handshake is a part of them
-    monkeypatch.setattr(tcp_server, "IDLE_SECONDS", 0.05)
-    unused = await world.connect()
-    used.send(post("/"))
-    await used.answer()
-    assert [await client.ended() for client in (used, unused)] == [b"", b""]
-
-
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("beginning", [b"P", post("/", b"abc")[:-1]], ids=["head", "body"])
-async def test_a_request_that_comes_too_slowly_is_refused(
-    world: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
-) -> None:
-    client = await world.connect()
-    client.send(post("/"))
-    assert (await client.answer())[0] == 200
-    monkeypatch.setattr(tcp_server, "READ_SECONDS", 0.1)
-    client.send(beginning)
-    assert (await client.answer())[0] == 408
-
-
 @pytest.mark.usefixtures("hasty")
 async def test_a_byte_now_and_then_does_not_prolong_a_request(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_server, "READ_SECONDS", 0.2)
@@ -602,17 +553,6 @@ async def test_a_byte_now_and_then_does_not_prolong_a_request(world: Running, mo
     dripping = asyncio.create_task(drip())
     assert (await client.answer())[0] == 408
     dripping.cancel()
-
-
-@pytest.mark.usefixtures("hasty")
-async def test_who_does_not_read_his_answer_is_cut_off(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_server, "WRITE_SECONDS", 0.1)
-    client = await world.connect()
-    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    client.send(post("/large") * 20)
-    await world.until(lambda: world.service.asked)
-    await world.until(lambda: not world.server._connections)
-    assert len(world.service.asked) < 20, "no answer is made while the ones before it are not taken"
 
 
 @pytest.mark.usefixtures("hasty")
@@ -640,23 +580,6 @@ async def proven(world: Running, caller: str) -> Client:
 
 def named(head: Head) -> str | None:
     return None if head.path == "/nobody" else head.path
-
-
-async def test_too_many_connections_of_a_caller_cost_its_own_that_is_idle_for_longest(
-    world: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "MAX_PROVEN_OF_ONE", 2)
-    world.server.identify = named
-    other, first, second, third = [await proven(world, caller) for caller in ("b", "a", "a", "a")]
-    assert await first.ended() == b""
-    for client in (second, third):
-        client.send(post("/wait"))
-    await world.until(lambda: len(world.service.asked) == 6)
-    refused = await world.connect()
-    refused.send(post("/a"))
-    assert (await refused.answer())[0] == 503
-    other.send(post("/b", b"still here"))
-    assert (await other.answer())[2] == b"still here"
 
 
 async def test_where_all_places_are_taken_the_caller_with_most_gives_one_up(
@@ -716,20 +639,6 @@ async def test_who_has_not_proven_itself_costs_nobody_who_has(world: Running, mo
         assert (await client.answer())[2] == b"still here"
 
 
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("beginning", [b"", b"P"], ids=["nothing", "a byte"])
-async def test_a_first_request_must_come_soon(
-    world: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
-) -> None:
-    monkeypatch.setattr(tcp_server, "FIRST_SECONDS", 1.0)  # in which a busy machine makes the handshake and sends this
-    client = await world.connect()
-    client.send(beginning)
-    if beginning:
-        assert (await client.answer())[0] == 408
-    else:
-        assert await client.ended() == b""
-
-
 async def test_a_body_is_not_read_of_a_path_that_nobody_is_known_by(world: Running) -> None:
     world.server.identify = named
     client = await world.connect()
@@ -757,21 +666,6 @@ async def test_who_is_served_without_a_name_is_counted_by_address_and_proven_whe
         assert (await client.answer())[0] == 200
 
 
-async def test_one_caller_who_holds_much_costs_no_other(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "MAX_HELD_OF_ONE", 2000)
-    monkeypatch.setattr(held, "FAIR_SHARE", 500)
-    world.server.identify = named
-    for _ in range(2):
-        client = await world.connect()
-        client.send(post("/a", b"x" * 900)[:-1])
-    await world.until(lambda: world.server.held.total > 1800)
-    third, other = await world.connect(), await world.connect()
-    third.send(post("/a", b"x" * 900)[:-1])
-    assert (await third.answer())[0] == 503
-    other.send(post("/b", b"x" * 900))
-    assert (await other.answer())[0] == 200
-
-
 async def test_too_much_that_is_held_is_refused_to_whoever_holds_much(
     world: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -795,25 +689,6 @@ async def test_too_much_that_is_held_is_refused_to_whoever_holds_much(
     assert (await first.answer())[0] == 503, "it holds much, too"
 
 
-async def test_stopping_finishes_what_was_begun_and_closes_what_is_idle(world: Running) -> None:
-    busy, beginning, idle = await world.connect(), await world.connect(), await world.connect()
-    busy.send(post("/wait", b"1"))
-    beginning.send(post("/", b"2")[:-1])
-    idle.send(post("/"))
-    await idle.answer()
-    await world.until(lambda: len(world.service.asked) == 2)
-    stopping = asyncio.create_task(world.server.stop(PATIENCE))
-    assert await idle.ended() == b""
-    with pytest.raises(ConnectionRefusedError):
-        await world.connect()
-    beginning.send(b"2")
-    world.service.go_on.set()
-    for client, body in ((busy, b"1"), (beginning, b"2")):
-        status, headers, answer = await client.answer()
-        assert (status, headers["connection"], answer) == (200, "close", body)
-    await asyncio.wait_for(stopping, PATIENCE)
-
-
 async def test_stopping_waits_no_longer_than_it_may(world: Running) -> None:
     client = await world.connect()
     client.send(post("/wait"))
@@ -833,7 +708,7 @@ async def test_connections_live_on_while_it_is_about_to_stop(world: Running) -> 
     assert (headers["connection"], answer) == ("close", b"last")
 
 
-def _load(context: ssl.SSLContext, made: certificates.Serving, directory: Path) -> None:
+def load(context: ssl.SSLContext, made: certificates.Serving, directory: Path) -> None:
     (directory / "tls.crt").write_text(made.certificate)
     (directory / "tls.key").write_text(made.key)
     context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
@@ -842,10 +717,10 @@ def _load(context: ssl.SSLContext, made: certificates.Serving, directory: Path) 
 async def test_over_tls_new_connections_get_the_certificate_that_was_loaded_last(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     old, new = certificates.serving("webhook"), certificates.serving("webhook")
-    _load(context, old, tmp_path)
+    load(context, old, tmp_path)
     async with running(context) as world:
         first = await world.connect(ssl.create_default_context(cadata=old.ca))
-        _load(context, new, tmp_path)
+        load(context, new, tmp_path)
         second = await world.connect(ssl.create_default_context(cadata=new.ca))
         for client in (first, second):
             client.send(post("/", b"x" * 1000))
@@ -855,7 +730,7 @@ async def test_over_tls_new_connections_get_the_certificate_that_was_loaded_last
 async def test_http_2_is_not_offered(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made = certificates.serving("webhook")
-    _load(context, made, tmp_path)
+    load(context, made, tmp_path)
     async with running(context) as world:
         trusting = ssl.create_default_context(cadata=made.ca)
         trusting.set_alpn_protocols(["h2", "http/1.1"])
@@ -863,33 +738,6 @@ async def test_http_2_is_not_offered(tmp_path: Path) -> None:
         assert client.writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2"
         client.send(post("/", b"x"))
         assert (await client.answer())[2] == b"x"
-
-
-@pytest.mark.usefixtures("hasty")
-async def test_handshakes_that_never_end_are_counted_and_give_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "MAX_UNPROVEN_OF_ONE", 3)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made = certificates.serving("webhook")
-    _load(context, made, tmp_path)
-    async with running(context) as world:
-        world.server.identify = named
-        trusting = ssl.create_default_context(cadata=made.ca)
-        known = await world.connect(trusting)
-        known.send(post("/a"))
-        assert (await known.answer())[0] == 200
-        silent = [await world.connect() for _ in range(10)]
-        for client in silent[:7]:
-            assert await client.ended() == b""
-        assert world.server._places.unproven == 3
-        later = await world.connect(trusting)
-        for client in (known, later):
-            client.send(post("/b", b"x"))
-            assert (await client.answer())[2] == b"x"
-        monkeypatch.setattr(tcp_server, "FIRST_SECONDS", 0.1)
-        late = await world.connect()
-        assert await late.ended() == b"", "a handshake has seconds"
 
 
 @pytest.mark.usefixtures("hasty")
@@ -901,7 +749,7 @@ async def test_a_storm_of_connections_begins_no_more_handshakes_than_the_loop_be
     monkeypatch.setattr(handshakes, "PER_SECOND", 0.001)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made = certificates.serving("webhook")
-    _load(context, made, tmp_path)
+    load(context, made, tmp_path)
     async with running(context) as world:
         trusting = ssl.create_default_context(cadata=made.ca)
         opened = [await world.connect(trusting) for _ in range(4)]
@@ -916,7 +764,7 @@ async def test_a_storm_of_connections_begins_no_more_handshakes_than_the_loop_be
 
 async def test_what_is_no_tls_leaves_no_connection(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load(context, certificates.serving("webhook"), tmp_path)
+    load(context, certificates.serving("webhook"), tmp_path)
     async with running(context) as world:
         for _ in range(50):
             client = await world.connect()

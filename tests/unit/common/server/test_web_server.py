@@ -1,4 +1,4 @@
-"""What aiohttp's server does not bound. What both servers share is in test_http_server.py."""
+"""What aiohttp's server does not bound. What both servers do is in test_both_servers.py."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from common.server import connections, held, tcp_server
+from common.server import connections
 from common.server.http_parser import RefusedError
 from common.server.web_server import WebServer, ask_later, connection_of, read_body
 from devcluster import certificates
 from devcluster.certificates import Serving
 from tests.client_certificates import Authority, Issued
 from tests.unit.common.server.test_http_server import Client, post
-from tests.unit.fake_api_server import PATIENCE, eventually
+from tests.unit.fake_api_server import eventually
 
 MAX_BODY = 1000
 SERVING = certificates.serving("server")
@@ -91,11 +91,6 @@ async def running(tls: ssl.SSLContext | None = None) -> AsyncIterator[Running]:
 async def world() -> AsyncIterator[Running]:
     async with running() as found:
         yield found
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_server, "SWEEP_SECONDS", 0.01)
 
 
 async def test_requests_are_answered_in_order_and_a_connection_is_kept(world: Running) -> None:
@@ -171,81 +166,6 @@ async def test_what_is_malformed_or_too_large_is_refused(
     assert not caplog.records, "nobody fills the log with it"
 
 
-async def test_who_sends_too_much_is_told_so_though_he_goes_on(world: Running) -> None:
-    client = await world.connect()
-    client.send(b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n")
-    status, headers, _ = await client.answer()
-    assert (status, headers["connection"]) == (413, "close")
-    client.send(b"x" * 900_000 + post("/a"))
-    assert await client.ended() == b""
-    assert world.service.asked == []
-
-
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("beginning", [b"", b"P"], ids=["nothing", "a byte"])
-async def test_a_first_request_must_come_soon(
-    world: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
-) -> None:
-    monkeypatch.setattr(tcp_server, "FIRST_SECONDS", 1.0)  # in which a busy machine makes the handshake and sends this
-    client = await world.connect()
-    client.send(beginning)
-    assert (await client.ended()).startswith(b"HTTP/1.1 408 " if beginning else b"")
-
-
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("beginning", [b"P", post("/a", b"abc")[:-1]], ids=["head", "body"])
-async def test_a_request_that_comes_too_slowly_is_refused(
-    world: Running, monkeypatch: pytest.MonkeyPatch, beginning: bytes
-) -> None:
-    client = await world.connect()
-    client.send(post("/a"))
-    assert (await client.answer())[0] == 200
-    monkeypatch.setattr(tcp_server, "READ_SECONDS", 0.1)
-    client.send(beginning)
-    assert (await client.answer())[0] == 408
-
-
-@pytest.mark.usefixtures("hasty")
-async def test_an_idle_connection_is_closed(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_server, "IDLE_SECONDS", 0.05)
-    client = await world.connect()
-    client.send(post("/a"))
-    assert (await client.answer())[0] == 200
-    assert await client.ended() == b""
-
-
-@pytest.mark.usefixtures("hasty")
-async def test_who_does_not_read_his_answer_is_cut_off(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_server, "WRITE_SECONDS", 0.1)
-    client = await world.connect()
-    client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    client.send(post("/large") * 20)
-    await eventually(lambda: world.service.asked)
-    await eventually(lambda: not world.server._connections)
-    assert len(world.service.asked) < 20, "no answer is made while the ones before it are not taken"
-
-
-async def test_a_caller_who_goes_away_gives_his_request_up(world: Running) -> None:
-    client = await world.connect()
-    client.send(post("/wait"))
-    await eventually(lambda: world.service.asked)
-    await client.close()
-    await eventually(lambda: world.service.cancelled)
-
-
-async def test_too_many_connections_of_a_caller_cost_its_own(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MAX_PROVEN_OF_ONE", 2)
-    clients = []
-    for path in ("/b", "/a", "/a", "/a"):
-        client = await world.connect()
-        client.send(post(path))
-        assert (await client.answer())[0] == 200
-        clients.append(client)
-    assert await clients[1].ended() == b"", "the one that was idle for longest"
-    clients[0].send(post("/b"))
-    assert (await clients[0].answer())[0] == 200
-
-
 async def test_who_keeps_all_places_busy_gets_no_other_and_that_connection_ends(
     world: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,47 +181,6 @@ async def test_who_keeps_all_places_busy_gets_no_other_and_that_connection_ends(
     assert len(world.server._places) == 1
     world.service.go_on.set()
     assert (await busy.answer())[0] == 200
-
-
-async def test_one_caller_who_holds_much_costs_no_other(world: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "MAX_HELD_OF_ONE", 2000)
-    monkeypatch.setattr(held, "FAIR_SHARE", 500)
-    for _ in range(2):
-        client = await world.connect()
-        client.send(post("/a", b"x" * 900)[:-1])
-    await eventually(lambda: world.server.held.total > 1800)
-    third, other = await world.connect(), await world.connect()
-    third.send(post("/a", b"x" * 900)[:-1])
-    assert (await third.answer())[0] == 503
-    other.send(post("/b", b"x" * 900))
-    assert (await other.answer())[0] == 200
-
-
-async def test_stopping_finishes_what_was_begun_and_closes_what_is_idle(world: Running) -> None:
-    busy, beginning, idle = await world.connect(), await world.connect(), await world.connect()
-    busy.send(post("/wait", b"1"))
-    beginning.send(post("/a", b"2")[:-1])
-    idle.send(post("/a"))
-    await idle.answer()
-    await eventually(lambda: len(world.service.asked) == 2)
-    stopping = asyncio.create_task(world.server.stop(PATIENCE))
-    assert await idle.ended() == b""
-    with pytest.raises(ConnectionRefusedError):
-        await world.connect()
-    beginning.send(b"2")
-    world.service.go_on.set()
-    for client, body in ((busy, b"1"), (beginning, b"2")):
-        status, headers, answer = await client.answer()
-        assert (status, headers["connection"], answer) == (200, "close", body)
-    await asyncio.wait_for(stopping, PATIENCE)
-
-
-async def test_while_it_is_about_to_stop_each_answer_ends_its_connection(world: Running) -> None:
-    client = await world.connect()
-    world.service.stopping = True
-    client.send(post("/a"))
-    assert (await client.answer())[1]["connection"] == "close"
-    assert await client.ended() == b""
 
 
 def serves(directory: Path, authority: Authority, serving: Serving = SERVING) -> ssl.SSLContext:
@@ -360,18 +239,3 @@ async def test_another_context_ends_idle_connections_at_once_and_busy_ones_with_
         renewed.send(post("/a"))
         status, headers, _ = await renewed.answer()
         assert (status, world.service.certificates[-1], "connection" in headers) == (200, bob.der, False)
-
-
-async def test_silent_connections_give_way_before_they_have_made_their_handshake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "MAX_UNPROVEN_OF_ONE", 3)
-    async with running(serves(tmp_path, Authority())) as world:
-        known = await world.connect(shows(None))
-        known.send(post("/a"))
-        assert (await known.answer())[0] == 200
-        silent = [await world.connect() for _ in range(10)]
-        for client in silent[:7]:
-            assert await client.ended() == b""
-        known.send(post("/a", b"still here"))
-        assert (await known.answer())[2] == b"still here"

@@ -17,6 +17,7 @@ from common.quota.account import AccountKey
 from seed.model.consumer import Consumer
 from seed.projections import cluster_copies, copies
 from seed.projections.cluster_copies import ClusterCopies
+from seed.projections.copies import Copies
 from seed.projections.local_copies import LocalCopies
 from seed.projections.local_quota import KnownQuota
 from seed.projections.pace import Pace
@@ -86,17 +87,15 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(copies, "EVERY", 0.01)
-    monkeypatch.setattr(copies, "RETRY", (0.01, 0.02))
+def world() -> World:
     return World()
 
 
-async def looks(world: World, number: int = 3) -> None:
+async def looks(kept: Copies, number: int = 3) -> None:
     """So many looks that find nothing new."""
     for _ in range(number):
-        world.copies.wake()
-        await eventually(lambda: not world.copies._wake.is_set())
+        kept.wake()
+        await eventually(lambda: not kept._wake.is_set())
         await asyncio.sleep(0.02)
 
 
@@ -110,7 +109,7 @@ async def test_it_is_written_when_it_changes_and_only_then(world: World) -> None
             ("delete", QUOTAS),
             ("apply", QUOTAS),
         ]
-        await looks(world)
+        await looks(world.copies)
         assert world.cluster.count("apply", QUOTAS) == 1
         world.uses(61)
         await eventually(lambda: world.cluster.quotas["project-alpha"]["summary"]["usage"].startswith("cpu 61/64"))
@@ -122,12 +121,20 @@ async def test_it_is_written_when_it_changes_and_only_then(world: World) -> None
 async def test_however_often_it_changes_it_is_written_once_in_an_interval(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "EVERY", 0.2)
+    over = asyncio.Event()
+
+    async def until_it_is_over(seconds: float) -> None:
+        assert seconds == copies.EVERY
+        await over.wait()
+
+    monkeypatch.setattr(copies, "asyncio", SimpleNamespace(sleep=until_it_is_over))
     async with running(world.copies.run()):
         await eventually(lambda: world.copies.written)
         for cpu in range(20):
             world.uses(40 + cpu)
             await asyncio.sleep(0)
+        assert world.cluster.count("apply", QUOTAS) == 1
+        over.set()
         await eventually(lambda: world.cluster.quotas["project-alpha"]["summary"]["usage"].startswith("cpu 59/64"))
         assert world.cluster.count("apply", QUOTAS) == 2
 

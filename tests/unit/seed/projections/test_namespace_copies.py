@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from common.kube.client.api_client import Cluster
-from common.kube.client.errors import ApiError, Forbidden, NotFound, Unavailable
+from common.kube.client.errors import ApiError, Forbidden, NotFound
 from common.kube.client.meta import Object, ObjectMeta
 from common.kube.client.resource import Resource
 from common.quota.account import Reservation
@@ -23,6 +23,7 @@ from seed.projections.namespace_copies import OWN_FIRST, NamespaceCopies, Select
 from seed.projections.pace import Pace
 from tests.running import running
 from tests.unit.fake_api_server import eventually
+from tests.unit.seed.projections.test_cluster_copies import looks
 from tests.unit.seed.projections.test_local_quota import account, quota
 from tests.unit.seed_world import nanos
 
@@ -108,18 +109,8 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(copies, "EVERY", 0.01)
-    monkeypatch.setattr(copies, "RETRY", (0.01, 0.02))
+def world() -> World:
     return World()
-
-
-async def looks(world: World, number: int = 3) -> None:
-    """So many looks that find nothing new."""
-    for _ in range(number):
-        world.copies.wake()
-        await eventually(lambda: not world.copies._wake.is_set())
-        await asyncio.sleep(0.02)
 
 
 async def test_each_namespace_has_the_totals_and_its_own_use_and_nothing_of_others(world: World) -> None:
@@ -136,30 +127,16 @@ async def test_each_namespace_has_the_totals_and_its_own_use_and_nothing_of_othe
 async def test_it_is_written_when_it_changes_and_only_then(world: World) -> None:
     async with running(world.copies.run()):
         await eventually(lambda: len(world.server.writes) == 2)
-        await looks(world)
+        await looks(world.copies)
         assert len(world.server.writes) == 2
         world.here = {"web": nanos("pods=1"), "db": {}}
         world.copies.wake()
         await eventually(lambda: world.server.shown("web")[1] == "pods 1")
-        await looks(world)
+        await looks(world.copies)
         assert sorted(world.server.writes) == ["db", "web", "web"], "the other's did not change"
         world.local = totals("pods=2")
         world.copies.wake()
         await eventually(lambda: {world.server.shown(name)[0] for name in ("web", "db")} == {"pods 2/5"})
-
-
-async def test_however_often_it_changes_it_is_written_once_in_a_look(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copies, "EVERY", 0.2)
-    async with running(world.copies.run()):
-        await eventually(lambda: len(world.server.writes) == 2)
-        for pods in range(20):
-            world.here = {"web": nanos(f"pods={pods}")}
-            world.copies.wake()
-            await asyncio.sleep(0)
-        await eventually(lambda: world.server.shown("web")[1] == "pods 19")
-        assert len(world.server.writes) == 3
 
 
 async def test_a_thousand_namespaces_are_written_a_few_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +163,7 @@ async def test_what_an_earlier_leader_left_is_removed_but_not_while_the_selectio
         world.server.quotas[namespace] = local_quota.manifest(world.local, namespace, "")
     selected, world.here = world.here, None
     async with running(world.copies.run()):
-        await looks(world)
+        await looks(world.copies)
         assert not world.server.removed and not world.server.writes
         world.here = selected
         world.copies.wake()
@@ -229,7 +206,7 @@ async def test_a_namespace_that_refuses_keeps_no_other_from_being_written(world:
     world.server.fails["web"] = Forbidden(403, "Forbidden", "it is being terminated")
     async with running(world.copies.run()):
         await eventually(lambda: "db" in world.server.quotas)
-        await looks(world)
+        await looks(world.copies)
         assert world.server.writes.count("web") == 1, "it is left alone for a while"
     assert world.states == [True]
 
@@ -256,18 +233,6 @@ async def test_a_kind_that_is_not_served_yet_is_no_failure(world: World) -> None
         world.server.all_fail = None
         await eventually(lambda: len(world.server.quotas) == 2)
     assert world.states == [True]
-
-
-async def test_a_cluster_out_of_reach_is_tried_again_at_once_when_it_is_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copies, "RETRY", (1000.0, 1000.0))
-    world.server.all_fail = Unavailable(0, "Unavailable", "no answer")
-    async with running(world.copies.run()):
-        await eventually(lambda: world.copies.written is False)
-        world.server.all_fail = None
-        world.copies.reached()
-        await eventually(lambda: len(world.server.quotas) == 2)
 
 
 @pytest.mark.parametrize("switched", [True, False], ids=["off", "let go"])

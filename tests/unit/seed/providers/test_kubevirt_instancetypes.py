@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import yaml
@@ -17,7 +16,7 @@ from seed.providers import kubevirt
 from seed.providers.flavour import MAX_BODY_OF_ANY_HOST, CloudError, Lookup, Settings
 from seed.providers.size import NotSized
 from seed.providers.spec import Spec
-from tests.unit.fake_cloud import FakeCloud, answering, cost, fake_cloud, lookup
+from tests.unit.fake_cloud import FakeCloud, answering, cost, fake_cloud, lookup, never_logged
 
 TOKEN = "infra-token"
 NAMESPACE = "cluster-x7k2p"
@@ -108,12 +107,7 @@ async def serve(request: web.Request) -> web.StreamResponse:
     return web.json_response(described(kind, parts[-1], known[parts[-1]]))
 
 
-@pytest.fixture(autouse=True)
-def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.DEBUG):
-        yield
-    logged = " ".join(str(vars(record)) for record in caplog.get_records("call"))
-    assert not any(word in logged for word in (TOKEN, "certificate-authority-data"))
+nothing_secret_is_logged = never_logged(TOKEN, "certificate-authority-data")
 
 
 @pytest.fixture
