@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 BUSY = 3.0  # processes that want to run, for each core
 LONGER = 4.0  # times as long, at most
+LOOK_SECONDS = 1.0
 
 
 class Deadline:
@@ -19,6 +23,27 @@ class Deadline:
     def passed(self) -> bool:
         now = time.monotonic()
         return now > self._latest or (now > self._soonest and not is_busy())
+
+
+@asynccontextmanager
+async def patient_timeout(seconds: float) -> AsyncIterator[None]:
+    """As `asyncio.timeout`, by a `Deadline`."""
+    loop, deadline = asyncio.get_running_loop(), Deadline(seconds)
+    timer: asyncio.TimerHandle
+    async with asyncio.timeout(None) as limit:
+
+        def look() -> None:
+            nonlocal timer
+            if deadline.passed():
+                limit.reschedule(loop.time())
+            else:
+                timer = loop.call_later(LOOK_SECONDS, look)
+
+        timer = loop.call_later(seconds, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
 
 def is_busy() -> bool:

@@ -23,6 +23,8 @@ from devcluster.network import free_port
 from devcluster.processes import ProcessGroup
 from devcluster.servers import Server
 
+LONG = 60.0  # seconds: a busy machine is no server that is down
+
 _AT_LEAST = 7  # functions came with it
 _PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")
 
@@ -130,7 +132,7 @@ class RedisServer(Server):
         if settings.replica_of is not None:
             options |= {"replicaof": f"127.0.0.1 {settings.replica_of.port}"}
         if settings.cluster:
-            options |= {"cluster-enabled": "yes", "cluster-node-timeout": "2000"}
+            options |= {"cluster-enabled": "yes", "cluster-node-timeout": f"{LONG * 1000:.0f}"}
         config = self.data / "redis.conf"
         lines = [f"{name} {value}\n" for name, value in options.items()]
         config.write_text("".join(lines))
@@ -188,7 +190,8 @@ class RedisServer(Server):
 
 
 class Sentinel(Server):
-    """One Sentinel that watches `primary` under the name "ledger" and promotes on its own word."""
+    """One Sentinel that watches `primary` under the name "ledger" and promotes on its own word: soon after the primary
+    was silent for LONG, or for what `down_after` says."""
 
     def __init__(
         self, name: str, executable: Executable, directory: Path, group: ProcessGroup, primary: RedisServer
@@ -198,7 +201,7 @@ class Sentinel(Server):
         config.write_text(
             f"bind 127.0.0.1\nport {self.port}\ndir {directory}\n"
             f"sentinel monitor ledger 127.0.0.1 {primary.port} 1\n"
-            "sentinel down-after-milliseconds ledger 700\n"
+            f"sentinel down-after-milliseconds ledger {LONG * 1000:.0f}\n"
             "sentinel failover-timeout ledger 4000\n"
         )
         if primary.settings.password:
@@ -212,12 +215,17 @@ class Sentinel(Server):
 
     async def primary(self) -> int:
         """The port of the one that it holds for the primary."""
+        return int((await self._ask("GET-MASTER-ADDR-BY-NAME", "ledger")).split()[-1])
+
+    async def down_after(self, seconds: float) -> None:
+        await self._ask("SET", "ledger", "down-after-milliseconds", f"{seconds * 1000:.0f}")
+
+    async def _ask(self, *words: str) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
-            answer = await _exchange(reader, writer, ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "ledger"])
+            return await _exchange(reader, writer, ["SENTINEL", *words])
         finally:
             writer.close()
-        return int(answer.split()[-1])
 
     async def _ready(self) -> bool:
         try:

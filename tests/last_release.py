@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-COMMIT = "9f0c82607a1839e280f4391e61f843b23aa7b7fd"
+COMMIT = "538498565f22c3fade07b90e7aaec98400f9b844"
 """Of the release before this one. Whoever releases changes it: see CONTRIBUTING.md."""
 
 _ROOT = Path(__file__).parent.parent

@@ -128,8 +128,8 @@ class Storm:
 
     async def run(self, faults: Iterable[Fault], seconds: float) -> None:
         """Returns after that time, when everything is mended."""
-        self._started = time.monotonic()
         await asyncio.gather(*(self._snapshot(name) for name in _STORED))  # so that there is one to restore
+        self._started = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for fault in faults:
                 await asyncio.sleep(self._started + fault.at - time.monotonic())

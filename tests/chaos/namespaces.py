@@ -91,6 +91,10 @@ class Pod(msgspec.Struct):
 
     @property
     def size(self) -> Sized:
+        """Nothing once its deletion has begun, as core counts: it has no grace. It stays where whoever deleted it gave
+        up between the two writes of an API server."""
+        if self.metadata.deletion_timestamp is not None:
+            return Amounts({})
         return size_of_pod(self.spec.containers[0].resources["requests"]["cpu"])
 
 

@@ -24,7 +24,7 @@ from tests.chaos.place import Place, place
 from tests.chaos.quotas import HOSTS, SMALLEST
 from tests.chaos.record import record, save_metrics
 
-SETTLES_WITHIN = 90.0  # seconds after everything is up again
+SETTLES_WITHIN = 90.0  # seconds in which nothing changes of what is wrong, after everything is up again
 _FILLED_WITHIN = 30.0
 _BEGINS_WITHIN = 120.0
 _CLIENTS = 10

@@ -27,10 +27,10 @@ Machines = Mapping[str, Mapping[str, ResourceList]]  # sizes by name, by user cl
 
 _LEDGERS = f"{GROUP_PATH}/namespaces/{NAMESPACE}/quotaledgers"
 _POLL_SECONDS = 0.5
-_LOOKED_WITHIN = (
-    120.0  # more, for an API server that gets no CPU: that it does not answer says nothing of what is there
-)
-_DELETED_SECONDS = 30.0  # until what was deleted is counted no more
+# More, at most, while what is wrong still changes, and for an API server that gets no CPU: that it does not answer says
+# nothing of what is there.
+_LONGER = 120.0
+_DELETED_SECONDS = 30.0  # until what was deleted is counted no more, as `settled` has it
 _ROUNDS = 6  # of tries, each as long as a client is patient; an account may have to be counted again meanwhile
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
 
@@ -42,17 +42,23 @@ async def recount(place: Place) -> Machines:
 
 
 async def settled(place: Place, seconds: float) -> tuple[float, list[str]]:
-    """Seconds until nothing was wrong any more, or the time that is up and what is wrong then."""
-    started = time.monotonic()
+    """Seconds until nothing was wrong any more, or the time that is up and what is wrong then: the same for `seconds`.
+    On a machine that is busy, all goes on, and slowly."""
+    started = changed = time.monotonic()
+    before: set[str] | None = None
     while True:
-        most = seconds
         try:
             wrong = await differences(place)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            wrong, most = [f"cannot look: {type(error).__name__}: {error}"], seconds + _LOOKED_WITHIN
-        elapsed = time.monotonic() - started
-        if not wrong or elapsed > most:
-            return elapsed, wrong
+            wrong, same = [f"cannot look: {type(error).__name__}: {error}"], False
+        else:
+            same = before in (None, set(wrong))
+            before = set(wrong)
+        now = time.monotonic()
+        if not same:
+            changed = now
+        if not wrong or now - changed > seconds or now - started > seconds + _LONGER:
+            return now - started, wrong
         await asyncio.sleep(_POLL_SECONDS)
 
 

@@ -20,8 +20,8 @@ from tests.chaos.namespaces import (
     room,
     size_of_quota,
 )
-from tests.chaos.test_truth import Clock
 from tests.chaos.truth import Thing
+from tests.clock import Clock
 
 
 class Counted:
@@ -38,10 +38,10 @@ class Counted:
         self.membership.sends(name)
         return self.show(name, namespace, cpu)
 
-    def show(self, name: str, namespace: str, cpu: str) -> Thing:
+    def show(self, name: str, namespace: str, cpu: str, **metadata: str) -> Thing:
         self._version += 1
         wanted = body(self.quota, name, cpu)
-        place = {"name": name, "uid": name, "namespace": namespace, "resourceVersion": str(self._version)}
+        place = {"name": name, "uid": name, "namespace": namespace, "resourceVersion": str(self._version), **metadata}
         encoded = decoder_of(self.quota)
         thing: Thing = encoded.decode(msgspec.json.encode({**wanted, "metadata": place}))
         self.held.seen(thing)
@@ -58,6 +58,15 @@ def test_a_pod_in_a_namespace_that_stays_counts_until_its_deletion_is_sent() -> 
     assert isinstance(counted.make("p", "ann-1", "2"), Pod)
     assert counted.sum == "pods=1,requests.cpu=2"
     counted.held.deleting("p")
+    assert counted.sum == ""
+
+
+def test_a_pod_whose_deletion_stopped_half_way_counts_nothing() -> None:
+    """Who deletes it gives up after the API server's first write: it stays, and core counts it no more."""
+    counted = Counted(ANN)
+    counted.membership.made("user-1", "ann-1")
+    counted.make("p", "ann-1", "2")
+    counted.show("p", "ann-1", "2", deletionTimestamp="2026-11-20T10:00:00Z")
     assert counted.sum == ""
 
 

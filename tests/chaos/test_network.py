@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from devcluster.network import Link, Traffic, free_port
 
-SOON = 5.0
+SOON = 30.0
 WHILE = 0.2
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.chaos import settle
@@ -22,5 +24,19 @@ async def test_an_api_server_that_does_not_answer_in_time_is_asked_again_and_wha
     monkeypatch.setattr(settle, "_POLL_SECONDS", 0.0)
     assert (await settle.settled(None, 0.0))[1] == []
     assert (await settle.settled(None, 0.0))[1] == ["a leak"]
-    monkeypatch.setattr(settle, "_LOOKED_WITHIN", 0.0)
+    monkeypatch.setattr(settle, "_LONGER", 0.0)
     assert (await settle.settled(None, 0.0))[1] == ["cannot look: TimeoutError: "]
+
+
+async def test_what_still_changes_is_waited_for_and_what_stays_wrong_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, said = [0.0], [["a", "b"], ["b", "a"], ["b"], ["c"], ["c"], ["c"], ["c"]]
+
+    async def differences(_place: object) -> list[str]:
+        clock[0] += 1.0  # a look takes a second
+        return said.pop(0) if said else [f"changes at {clock[0]}"]
+
+    monkeypatch.setattr(settle, "differences", differences)
+    monkeypatch.setattr(settle, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(settle, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    assert await settle.settled(None, 2.5) == (7.0, ["c"])
+    assert await settle.settled(None, 2.5) == (settle._LONGER + 3.0, ["changes at 130.0"])

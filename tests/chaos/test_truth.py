@@ -7,16 +7,9 @@ import pytest
 from common.quota import resources
 from devcluster.load import Size
 from tests.chaos.truth import Holdings, Limit, Machine, Overshoot, machine_decoder
+from tests.clock import Clock
 
 ONE, TWO, FOUR = (Size(cpu, "1Gi", "1Gi") for cpu in ("1", "2", "4"))
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Pair:

@@ -39,6 +39,7 @@ class Metadata(msgspec.Struct, rename="camel"):
     uid: str = ""
     resource_version: str = "0"
     generation: int = 0
+    deletion_timestamp: str | None = None
 
 
 class _ProviderValue(msgspec.Struct, rename="camel"):

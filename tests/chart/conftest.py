@@ -12,6 +12,7 @@ import yaml
 
 from devcluster import binaries
 from devcluster.controlplane import ControlPlane
+from devcluster.patience import patient_timeout
 from tests.chart.helm import Helm
 
 CHARTS = Path(__file__).parents[2] / "charts"
@@ -93,7 +94,7 @@ async def install(api: Api, definition: Mapping[str, object]) -> list[str]:
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
     answer = await api.call("PATCH", f"{path}?fieldManager=test&fieldValidation=Strict", definition, content_type=APPLY)
     assert answer.status in (200, 201), answer.body
-    async with asyncio.timeout(120):
+    async with patient_timeout(120):
         while True:
             read = await api.call("GET", path)
             conditions = {c["type"]: c["status"] for c in read.body["status"]["conditions"] or []}

@@ -13,8 +13,6 @@ import yaml
 from devcluster.charts import SEED
 from devcluster.objects import CHARTS
 
-OF_MONITORING = "monitoring.coreos.com/v1"
-
 Object = dict[str, Any]
 
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

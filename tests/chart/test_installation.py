@@ -32,6 +32,7 @@ from devcluster.install import Program
 from devcluster.manifests import load
 from devcluster.network import free_port
 from devcluster.objects import CHARTS
+from devcluster.patience import patient_timeout
 from devcluster.processes import ProcessGroup
 from tests.chart import values
 from tests.chart.helm import Helm, HelmError, Object, arguments, full
@@ -464,13 +465,12 @@ def of_clusters(place: Place) -> list[Any]:
 
 def only_problem(place: Place) -> str:
     """What the check of an agent that has just been started still misses when all else is there."""
-    deadline = time.monotonic() + 60
-    while True:
-        said = place.run_job(SEED, "agents", "start-check", "--timeout=1s", fails=True).partition("waiting:")[0]
-        problems = [line for line in said.splitlines() if line.startswith("- ")]
+    for seconds in (1, 2, 4, 8, 16, 32):  # a leader is seen at the second look; the first takes long on a busy machine
+        said = place.run_job(SEED, "agents", "start-check", f"--timeout={seconds}s", fails=True)
+        problems = [line for line in said.partition("waiting:")[0].splitlines() if line.startswith("- ")]
         if len(problems) == 1:
             return problems[0]
-        assert time.monotonic() < deadline, said
+    raise AssertionError(said)
 
 
 async def test_the_programs_serve_with_the_flags_and_the_rights_of_their_releases(
@@ -549,7 +549,7 @@ async def test_a_certificate_of_others_is_served_and_its_ca_is_in_the_configurat
                 base64.b64decode(each["webhooks"][0]["clientConfig"]["caBundle"]).strip() for each in of_clusters(place)
             ]
 
-        async with asyncio.timeout(60):
+        async with patient_timeout(60):
             while bundles() != [authority.cert_pem.bytes().strip()]:
                 await asyncio.sleep(0.5)
     finally:

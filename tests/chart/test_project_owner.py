@@ -16,6 +16,7 @@ import pytest
 from devcluster.controlplane import ControlPlane
 from devcluster.manifests import apply, load
 from devcluster.objects import API
+from devcluster.patience import patient_timeout
 from seed.projections import definition
 from tests.chart.conftest import MERGE, Answer, Api
 
@@ -66,7 +67,7 @@ def role(name: str, *verbs: str, namespace: str = "") -> dict[str, Any]:
 
 
 async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
+    async with patient_timeout(60):
         while not await check():
             await asyncio.sleep(0.1)
 

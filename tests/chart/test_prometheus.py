@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from common.kube.client.meta import ObjectMeta
 from devcluster.charts import MASTER, SEED
 from devcluster.objects import CHARTS
+from devcluster.patience import Deadline
 from devcluster.processes import ProcessGroup
 from master.cache.objects import MasterQuota
 from master.history import prometheus as history_in_prometheus
@@ -138,12 +139,12 @@ async def firing(found: Prometheus) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 async def fires(server: Prometheus, wanted: set[tuple[str, str]], not_wanted: set[tuple[str, str]]) -> None:
-    deadline = time.monotonic() + SECONDS
+    deadline = Deadline(SECONDS)
     while True:
         found = (await firing(server)).keys()
         if wanted <= found and not found & not_wanted:
             return
-        assert time.monotonic() < deadline, (wanted - found, found & not_wanted)
+        assert not deadline.passed(), (wanted - found, found & not_wanted)
         await asyncio.sleep(0.5)
 
 
@@ -209,13 +210,13 @@ async def test_every_panel_has_data_where_the_programs_have_it_and_else_says_why
 
         await asyncio.sleep(3)
         unsaid = {p["title"] for p in dashboard["panels"] if not p["fieldConfig"]["defaults"].get("noValue")}
-        deadline = time.monotonic() + SECONDS
+        deadline = Deadline(SECONDS)
         served.more[chart] = RUNNING[chart]
         while unsaid & set(await empty()):
-            assert time.monotonic() < deadline, unsaid & set(await empty())
+            assert not deadline.passed(), unsaid & set(await empty())
             await asyncio.sleep(1)
         while missing := await empty():
-            assert time.monotonic() < deadline, missing
+            assert not deadline.passed(), missing
             served.more[chart] = documented(chart)
             await asyncio.sleep(1)
     finally:
@@ -237,9 +238,9 @@ async def test_the_page_reads_use_and_limits_of_its_own_installation_from_a_real
         ]
         quota = MasterQuota(metadata=ObjectMeta(name="q", uid="uid"), spec={})
         here = {"namespace": target(MASTER)["namespace"]}
-        deadline = time.monotonic() + SECONDS
+        deadline = Deadline(SECONDS)
         while not (found := await PrometheusHistory(server.url, here, told()).points(quota)):
-            assert time.monotonic() < deadline
+            assert not deadline.passed()
             await asyncio.sleep(0.5)
         assert [(name, points[-1].used, points[-1].limit) for name, points in found.items()] == [("cpu", 12.0, 64.0)]
         assert await PrometheusHistory(server.url, {"namespace": "another"}, told()).points(quota) == {}
@@ -285,9 +286,9 @@ async def test_refusals_are_read_from_a_real_prometheus_after_those_who_knew_the
             return await PrometheusHistory(server.url, here, told()).refusals(quota)
 
         async def until(found: Refusals) -> None:
-            deadline = time.monotonic() + SECONDS
+            deadline = Deadline(SECONDS)
             while (last := await read()) != found:
-                assert time.monotonic() < deadline, last
+                assert not deadline.passed(), last
                 await asyncio.sleep(0.5)
 
         assert await read() == Refusals({}, set()), "no sample is not zero"
@@ -295,9 +296,9 @@ async def test_refusals_are_read_from_a_real_prometheus_after_those_who_knew_the
         await until(Refusals(wanted, {before}))
         served.more[MASTER] = exposed(second, "b")
         await until(Refusals({**wanted, now: {ALL: 1}}, {before}))
-        served.more[MASTER], deadline = [], time.monotonic() + SECONDS
+        served.more[MASTER], deadline = [], Deadline(SECONDS)
         while (await server.get("query", query=COUNTS))["result"]:
-            assert time.monotonic() < deadline
+            assert not deadline.passed()
             await asyncio.sleep(0.5)
         assert await read() == Refusals({**wanted, now: {ALL: 1}}, {before})
         assert await PrometheusHistory(server.url, {"namespace": "another"}, told()).refusals(quota) == ({}, set())

@@ -9,6 +9,7 @@ import pytest
 
 from devcluster.controlplane import ControlPlane
 from devcluster.manifests import apply, load
+from devcluster.patience import patient_timeout
 from tests.chart.conftest import CHARTS, MERGE, Api
 
 API_VERSION = "seedquota.io/v1alpha1"
@@ -81,7 +82,7 @@ async def warned(plane: ControlPlane, api: Api) -> AsyncIterator[Api]:
         for body in stored:
             await api.store(body)
         await apply(plane.cluster("charts"), policies)
-        async with asyncio.timeout(60):
+        async with patient_timeout(60):
             while not (await api.create(of_namespaces(by_name("Exists")))).warnings:
                 await asyncio.sleep(0.1)
             while len((await api.create(settings({"clusters": ALLOCATIONS}))).warnings) < 2:

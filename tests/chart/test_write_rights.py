@@ -13,6 +13,7 @@ from devcluster.controlplane import ControlPlane
 from devcluster.install import SEED_USER
 from devcluster.manifests import MACHINE_CRDS, Manifest, apply, load
 from devcluster.objects import CHARTS, namespace, rights
+from devcluster.patience import patient_timeout
 from tests.chart.conftest import MERGE, Answer, Api
 
 RBAC = CHARTS / "rbac"
@@ -197,7 +198,7 @@ async def seed(plane: ControlPlane) -> AsyncIterator[Api]:
             body = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
             answer = await api.call("POST", path_of(version, kind), body)
             assert answer.status == 201, answer
-        async with asyncio.timeout(60):
+        async with patient_timeout(60):
             while (await change(api, *OWNERS[0][:2], {"spec": {"replicas": 3}})).status != 403:
                 await asyncio.sleep(0.1)  # until the policy is known to the API server
         yield api

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -50,14 +50,30 @@ async def executable() -> Executable:
         pytest.skip(f"needs redis-server 7: {error}")
 
 
-def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no Redis that hangs."""
-    for module, limits in (
+OWN_LIMITS = {
+    (module, name): getattr(module, name)
+    for module, names in (
         (redis_client, ("SOCKET_TIMEOUT", "CALL_TIMEOUT", "ASK_TIMEOUT")),
         (redis_store, ("CALL_TIMEOUT",)),
-    ):
-        for limit in limits:
-            monkeypatch.setattr(module, limit, 5.0)
+    )
+    for name in names
+}
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no Redis that hangs."""
+    for module, name in OWN_LIMITS:
+        monkeypatch.setattr(module, name, 5.0)
+
+
+@contextmanager
+def own_limits(*, sockets: bool = False) -> Iterator[None]:
+    """The product's, while a Redis does hang. With `sockets` those of new connections, too, which keep them."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for (module, name), seconds in OWN_LIMITS.items():
+            if sockets or name != "SOCKET_TIMEOUT":
+                monkeypatch.setattr(module, name, seconds)
+        yield
 
 
 class Rack:

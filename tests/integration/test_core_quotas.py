@@ -34,6 +34,7 @@ from common.quota.object_names import GroupResource
 from devcluster import certificates
 from devcluster.controlplane import ControlPlane
 from devcluster.manifests import apply
+from devcluster.patience import patient_timeout
 from seed.admission import denial
 from seed.kinds.namespaces.evaluators import namespaced, pods, registry
 from seed.kinds.namespaces.evaluators.amounts import amounts
@@ -146,7 +147,7 @@ class Oracle:
             # As the controller would: it is not there, since it would race with admission.
             status = {"hard": wanted.hard, "used": dict.fromkeys(wanted.hard, "0")}
             await self.must("PATCH", f"{path}/{quota}/status", {"status": status}, MERGE)
-        async with asyncio.timeout(30):
+        async with patient_timeout(30):
             while True:
                 probe = {"metadata": {"name": "probe"}}
                 answer, _ = await self.send("POST", f"/api/v1/namespaces/{name}/endpoints", probe, dryRun="All")
@@ -426,7 +427,7 @@ async def test_the_real_controller_counts_the_same(oracle: Oracle, control_plane
         await oracle.must("PATCH", path, {"status": {"used": None}}, MERGE)
     controller = await control_plane.controllers("core-quotas", "resourcequota-controller")
     try:
-        async with asyncio.timeout(120 + len(wanted) / 2):  # the controller writes twenty in a second at most
+        async with patient_timeout(120 + len(wanted) / 2):  # the controller writes twenty in a second at most
             while True:
                 found = {
                     (space, name): used for space in oracle.quotas for name, used in (await oracle.used(space)).items()

@@ -39,6 +39,8 @@ from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
 
+SOON = 15.0  # seconds: what no event brings about is looked at again after half a minute, or never
+
 
 @pytest_asyncio.fixture(scope="module")
 async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Site]:
@@ -71,8 +73,11 @@ async def test_a_quota_is_its_own_copy_and_is_filled_exactly_from_both_seeds(sit
     assert [found["metadata"]["name"] for found in await site.items("master", "resourcequotas")] == [QUOTA]
     assert await ledgers(site) == sorted([quota["uid"], f"master-{quota['uid']}"])
     async with site.no_overshoot(cpus(4)):
-        answers = await asyncio.gather(*(site.create(name) for name in ("user-1", "user-2") * 6))
-        assert sorted(answer.status for answer in answers).count(201) == 4, answers
+        answers = await asyncio.gather(*(site.asked(name) for name in ("user-1", "user-2") * 6))
+        statuses = Counter(answer.status for answer in answers)
+        assert statuses[201] <= 4 and statuses.total() == statuses[201] + statuses[403], answers
+        for _ in range(4 - statuses[201]):  # what was answered late has kept room for itself
+            await until(lambda: site.admitted("user-2"), 60)
         await site.uses(cpus(4))
         for cluster in ("user-1", "user-2"):
             assert "used: cpu=4, limited: cpu=4" in (await site.refused(cluster)).message
@@ -110,12 +115,20 @@ async def test_an_override_raises_the_limit_on_both_kinds_of_seeds_until_its_end
     assert status["summary"]["raisedUntil"] == status["overrides"][0]["until"]
     assert status["account"]["enforcedRaised"] == cpus(4)
 
-    await site.patch("master", path, raised(3, cpu="4"))
-    await site.comes("master", path, "Overridden", "False", "Ended")
+    async def told(**wanted: int) -> Counter[str]:
+        events = await site.items("master", "/apis/events.k8s.io/v1/events")
+        found = Counter(str(each["reason"]) for each in events if "launch" in each.get("note", ""))
+        assert found >= Counter(wanted), found
+        return found
+
+    await site.patch("master", path, raised(16, cpu="4"))
+    await until(partial(told, OverrideEnds=2), 30)  # so the status had it before its end
+    await site.comes("master", path, "Overridden", "False", "Ended", seconds=60)
     await site.comes("master", path, "Exceeded", "True", "LimitLowered", "nothing is removed")
     await site.comes("master", path, "Enforced", "True")
     account: Json = (await site.get("master", path))["status"]["account"]
     assert "enforcedRaised" not in account, "no replica admits by it any more"
+    await until(partial(told, OverrideEnds=2, OverrideEnded=1), 30)
     programs = site.program("master"), site.program("master-b")
     await site.kill(*programs)  # the next leader decides by its own clock, and by what the status says
     await site.start(*programs)
@@ -123,10 +136,7 @@ async def test_an_override_raises_the_limit_on_both_kinds_of_seeds_until_its_end
     for cluster in ("user-1", "user-2"):
         assert "used: cpu=4, limited: cpu=2" in (await site.refused(cluster)).message
     assert (await site.uses(cpus(4))).hard == cpus(2)
-    events = [
-        each for each in await site.items("master", "/apis/events.k8s.io/v1/events") if "launch" in each.get("note", "")
-    ]
-    assert Counter(each["reason"] for each in events) == {"OverrideEnds": 2, "OverrideEnded": 1}
+    assert await told() == {"OverrideEnds": 2, "OverrideEnded": 1}
     for machine in await site.items("user-1", MACHINES):
         await site.delete("user-1", f"{MACHINES}/{machine['metadata']['name']}")
     await site.uses(cpus(1))
@@ -229,8 +239,8 @@ async def test_a_quota_that_is_deleted_limits_no_more_at_once_and_both_ledgers_g
     await site.admitted("user-1")
     await site.refused("user-1")
     await site.delete("master", f"resourcequotas/{QUOTA}")
-    async with within(10):
-        await until(lambda: site.admitted("user-1"), 10)
+    async with within(SOON):
+        await until(lambda: site.admitted("user-1"), 30)
 
     async def gone() -> None:
         assert await ledgers(site) == []
@@ -289,12 +299,6 @@ async def test_another_seed_that_leads_to_the_master_is_a_duplicate(site: Site) 
         await site.delete("master", "seeds/same")
 
 
-async def test_a_seed_needs_exactly_one_way_to_be_reached(site: Site) -> None:
-    for spec in ({}, {"inCluster": False}, {"inCluster": True, "kubeconfigSecretRef": {"name": "x"}}):
-        answer = await site.call("master", "POST", "seeds", named("Seed", "wrong", **spec))
-        assert answer.status == 422 and "set either kubeconfigSecretRef" in answer.message, answer
-
-
 # Allocations -------------------------------------------------------------------------------------------------------
 
 
@@ -315,7 +319,7 @@ class Tenancy:
 
     async def allocate(self, name: str, *, dry_run: bool = False, **amounts: int) -> Answer:
         parameters = {"dryRun": "All"} if dry_run else {}
-        return await self.decided("POST", self.path(), self.body(name, **amounts), **parameters)
+        return await self.site.decision("master", "POST", self.path(), self.body(name, **amounts), **parameters)
 
     def body(self, name: str, **amounts: int) -> Json:
         whose = {"organization": self.organization, "project": self.project, "kind": "cluster", "id": name}
@@ -332,17 +336,7 @@ class Tenancy:
 
     async def change(self, name: str, **amounts: int) -> Answer:
         spec = {"resources": self.body(name, **amounts)["spec"]["resources"]}
-        return await self.decided("PATCH", self.path(name), {"spec": spec})
-
-    async def decided(self, method: str, path: str, body: Json, **parameters: str) -> Answer:
-        """Repeated while it cannot be decided, as kubectl does."""
-
-        async def once() -> Answer:
-            answer = await self.site.call("master", method, path, body, **parameters)
-            assert answer.status != 503, answer
-            return answer
-
-        return await until(once, 60)
+        return await self.site.decision("master", "PATCH", self.path(name), {"spec": spec})
 
     async def release(self, name: str) -> None:
         await self.site.delete("master", self.path(name))
@@ -760,10 +754,7 @@ async def test_clients_of_two_replicas_fill_an_organization_exactly_though_one_i
             most = max(most, sum(each["committed"] for one in found for each in one["spec"]["resources"]))
             await asyncio.sleep(0.05)
 
-    headers = {"Authorization": f"Bearer {site.server('master').tokens['admin']}"}
-    connector = aiohttp.TCPConnector(ssl=False, limit=0)
-    timeout = aiohttp.ClientTimeout(total=20)
-    async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
+    async with over_http(site) as session:
         clients = [HttpClient(tenancy, session, number, holds) for number in range(CLIENTS)]
         victim = site.program("master")
 

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from common.quota.quantity import UNIT
 from common.runtime.redis_access import RedisAccess, redis_url
+from devcluster.patience import patient_timeout
 from devcluster.redis import RedisServer, Settings
 from seed.instance_types import cache as caches
 from seed.instance_types import redis_cache as sharing
@@ -62,7 +63,7 @@ async def replica(url: str, access: RedisAccess | None = None, **options: float)
 
 async def written(redis: RedisServer, count: int, by: Kept) -> None:
     """Until so many are there, and no more comes by itself."""
-    async with asyncio.timeout(20):
+    async with patient_timeout(20):
         while int(await redis.command("HLEN", KEY)) < count:
             await asyncio.sleep(0.02)
             await by.share_again()  # as from time to time: a busy machine may have been too slow for the first write
@@ -71,7 +72,7 @@ async def written(redis: RedisServer, count: int, by: Kept) -> None:
 
 async def all_written(by: Kept) -> None:
     assert by._shared is not None
-    async with asyncio.timeout(20):
+    async with patient_timeout(20):
         while by._shared._writes:
             await asyncio.sleep(0.01)
 
@@ -188,14 +189,14 @@ async def test_the_primary_that_sentinels_name_and_the_owner_of_the_slot_are_fou
     sentinel = await servers.sentinel(single)
     member = await servers.server("member", Settings(cluster=True))
     await member.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-    async with asyncio.timeout(30):
+    async with patient_timeout(30):
         while b"cluster_state:ok" not in await member.command("CLUSTER", "INFO"):
             await asyncio.sleep(0.05)
     for url, redis in ((sentinel.url, single), (f"redis+cluster://127.0.0.1:{member.port}", member)):
         async with replica(url) as first, replica(url) as second:
             await first.ask(Told(odd).question("gpu"))
             await written(redis, len(ODD), first)
-            async with asyncio.timeout(30):  # the first lookups may be faster than the search for the primary
+            async with patient_timeout(30):  # the first lookups may be faster than the search for the primary
                 while "shared" not in second.lookups:
                     await second.ask(Told(odd).question("gpu", place=PLACE))
                     second._shelves.clear()
@@ -270,7 +271,7 @@ async def test_sizes_that_were_told_long_ago_are_asked_for_again_in_the_backgrou
         changed = Told(large)
         assert await second.ask(changed.question("gpu")) == ODD["gpu"]
         assert await second.ask(changed.question("gpu")) == ODD["gpu"]
-        async with asyncio.timeout(20):
+        async with patient_timeout(20):
             while await second.ask(changed.question("gpu")) != LARGE:
                 await asyncio.sleep(0.01)
 

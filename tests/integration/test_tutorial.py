@@ -28,6 +28,7 @@ from common.runtime.metrics import build_version
 from devcluster import binaries
 from devcluster.install import IN_FLIGHT_WINDOW
 from devcluster.network import free_port
+from devcluster.patience import patient_timeout
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL, README = ROOT / "docs" / "tutorial.md", ROOT / "README.md"
@@ -157,7 +158,7 @@ class Reader:
         started = await self._start(*words)
         assert started.stdout is not None
         said = ""
-        async with asyncio.timeout(SECONDS):
+        async with patient_timeout(SECONDS):
             while "Ctrl-C stops everything" not in said:
                 more = (await started.stdout.readline()).decode()
                 assert more, f"{line} ended: {said}"
@@ -169,7 +170,7 @@ class Reader:
         end = "-- the block has ended:"
         self.shell.stdin.write(f"failed=0; trap 'failed=1' ERR\n{commands}\necho; echo '{end}' $failed\n".encode())
         printed = ""
-        async with asyncio.timeout(SECONDS):
+        async with patient_timeout(SECONDS):
             while not (found := re.search(rf"\n{end} (\d)\n", printed)):
                 more = (await self.shell.stdout.readline()).decode()
                 assert more, f"the shell ended: {printed}"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import pytest
 from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -185,3 +187,16 @@ def answering(status: int, body: str = "", **headers: str) -> Handler:
         return web.Response(status=status, text=body, headers=named)
 
     return answer
+
+
+def never_logged(*words: str) -> object:
+    """A fixture for all tests of a module: none of them logs one of these words."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_secret_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+        with caplog.at_level(logging.DEBUG):
+            yield
+        logged = " ".join(str(vars(record)) for record in caplog.get_records("call"))
+        assert not any(word in logged for word in words)
+
+    return nothing_secret_is_logged

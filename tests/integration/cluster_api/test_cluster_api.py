@@ -21,6 +21,7 @@ from devcluster.load import Size, machine
 from devcluster.manifests import Manifest, apply
 from devcluster.objects import quota
 from devcluster.observe import quota_on
+from devcluster.patience import patient_timeout
 from tests.integration.cluster_api.place import SEED, Place
 from tests.unit.fake_api_server import within
 
@@ -38,8 +39,8 @@ SIZE = {"numCPUs": 4, "memoryMiB": 4096, "diskGiB": 20}
 SECONDS = 60.0
 CALM_SECONDS = 4.0
 PAUSE_SECONDS = 0.2  # between looks
-BACKOFF_SECONDS = 22.0  # a controller that fails pauses for 5 ms, and then twice as long each time: now for 20.48 s
-WAKING_SECONDS = 9.0  # by its own pause it would come 40.9 s after it began to fail, or later
+BACKOFF_SECONDS = 43.0  # a controller that fails pauses for 5 ms, and then twice as long each time: now for 40.96 s
+WAKING_SECONDS = 19.0  # by its own pause it would come 81.9 s after it began to fail, or later
 
 
 def infrastructure(kind: str, name: str) -> dict[str, str]:
@@ -100,7 +101,7 @@ class Seed:
 
     async def names(self, selector: str = "") -> set[str]:
         """An API server answers 404 or 429 for a moment when a definition has changed."""
-        async with asyncio.timeout(SECONDS):
+        async with patient_timeout(SECONDS):
             while True:
                 async with self._session.get(f"{CAPI}/machines", params={"labelSelector": selector}) as answer:
                     if answer.status == 200:
@@ -124,12 +125,25 @@ class Seed:
             assert answer.status in (200, 201), await answer.text()
             return [text.partition('"')[2].removesuffix('"') for text in answer.headers.getall("Warning", [])]
 
+    async def until_warned(self, warning: str, method: str, path: str, body: object) -> None:
+        """As dry runs: no API server waits long for what only gives advice."""
+        async with patient_timeout(SECONDS):
+            while warning not in await self.warned(method, f"{path}?dryRun=All", body):
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def decided(self, method: str, path: str, body: object) -> tuple[int, str]:
+        """As `send`, again while nobody can decide, as a client does: on a busy machine that may take seconds."""
+        async with patient_timeout(SECONDS):
+            while (answer := await self.send(method, path, body))[0] in (500, 503):
+                await asyncio.sleep(PAUSE_SECONDS)
+        return answer
+
     async def scale(self, name: str, replicas: int) -> None:
         body = {"spec": {"replicas": replicas}}
         assert (await self.send("PATCH", f"{CAPI}/machinedeployments/{name}/scale", body))[0] == 200
 
     async def until(self, right: Callable[[set[str]], bool], selector: str = "") -> None:
-        async with asyncio.timeout(SECONDS):
+        async with patient_timeout(SECONDS):
             while not right(await self.names(selector)):
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -145,7 +159,7 @@ class Seed:
     async def used(self, name: str, text: str) -> None:
         """Until the seed shows this use of the quota."""
         wanted = resources.only(resources.parse(dict(part.split("=") for part in text.split(","))), LIMITS)
-        async with asyncio.timeout(SECONDS):
+        async with patient_timeout(SECONDS):
             while resources.only((await quota_on(self.server, name)).used, LIMITS) != wanted:
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -153,7 +167,7 @@ class Seed:
         for plural in ("machinedeployments", "machinepools", "machines"):
             await self.send("DELETE", f"{CAPI}/{plural}")
         await self.until(lambda found: not found)
-        async with asyncio.timeout(SECONDS):  # the next one may have the same name
+        async with patient_timeout(SECONDS):  # the next one may have the same name
             while await self.items("machinedeployments"):
                 await asyncio.sleep(PAUSE_SECONDS)
 
@@ -193,7 +207,7 @@ async def limited(installed: Installation, name: str) -> AsyncIterator[Seed]:
         try:
             await apply(installed.master, [quota(name, installed.project, LIMITS)])
             await installed.enforced(name)
-            async with asyncio.timeout(SECONDS):
+            async with patient_timeout(SECONDS):
                 while (await seed.send("GET", CONFIGURATION))[0] != 200:
                     await asyncio.sleep(PAUSE_SECONDS)
             yield seed
@@ -254,7 +268,7 @@ async def proven(installed: Installation, value: str) -> None:
     """What the leader saw last of the canaries that it sends to the seed itself."""
     url = f"{installed.programs['seedquota-seed-1'].health}/metrics"
     wanted = f'seedquota_canary_success{{user_cluster="cluster-api"}} {value}'
-    async with aiohttp.ClientSession() as session, asyncio.timeout(SECONDS):
+    async with aiohttp.ClientSession() as session, patient_timeout(SECONDS):
         while True:
             async with session.get(url) as answer:
                 if wanted in (await answer.text()).splitlines():
@@ -272,7 +286,7 @@ async def said(
 ) -> tuple[dict[str, Any], str]:
     """Waits for a condition on the master with a message that begins so. The status that it stands in, and its
     message."""
-    async with installed.master.session() as session, asyncio.timeout(SECONDS):
+    async with installed.master.session() as session, patient_timeout(SECONDS):
         while True:
             async with session.get(f"{GROUP_PATH}/{path}") as answer:
                 status = (await answer.json()).get("status", {})
@@ -290,23 +304,19 @@ async def test_whoever_asks_for_more_machines_than_fit_is_told_and_gets_one_as_s
     async with limited(installation, "capi-asked") as seed:
         path = f"{CAPI}/machinedeployments"
         assert await seed.warned("POST", path, deployment("of-nobody", "free", 5)) == []
-        warning = "seedquota/capi-asked: 10 replicas need cpu=40, 18 free: 4 can start"
-        assert warning in await seed.warned("POST", path, deployment("asking", "c1", 10))
+        asking = deployment("asking", "c1", 10)
+        await seed.until_warned(
+            "seedquota/capi-asked: 10 replicas need cpu=40, 18 free: 4 can start", "POST", path, asking
+        )
+        await seed.warned("POST", path, asking)
         await seed.until(lambda found: len(found) == 4, "deployment=asking")
         # It is refused again and again meanwhile, so that its own pause is longer than the test has patience.
         paused_enough = time.monotonic() + BACKOFF_SECONDS
         await seed.used("capi-asked", "cpu=16,memory=16Gi")
         warning = "seedquota/capi-asked: 8 more replicas need cpu=32, 2 free: none can start"
-        async with asyncio.timeout(SECONDS):  # until its status counts all four
-            while True:
-                for served in (CAPI, OLD_CAPI):
-                    scale = f"{served}/machinedeployments/asking/scale"
-                    told = await seed.warned("PATCH", f"{scale}?dryRun=All", {"spec": {"replicas": 12}})
-                    if warning not in told:
-                        break
-                else:
-                    break
-                await asyncio.sleep(PAUSE_SECONDS)
+        for served in (CAPI, OLD_CAPI):  # once its status counts all four
+            scale = f"{served}/machinedeployments/asking/scale"
+            await seed.until_warned(warning, "PATCH", scale, {"spec": {"replicas": 12}})
 
         await asyncio.sleep(paused_enough - time.monotonic())
         assert len(await seed.names("deployment=asking")) == 4
@@ -375,7 +385,7 @@ async def refused_elsewhere(installed: Installation) -> str:
     """What a Machine of four CPUs is told in the project's other cluster."""
     server = installed.cluster(installed.user_clusters[SEED])
     path = "/apis/cluster.k8s.io/v1alpha1/namespaces/kube-system/machines"
-    async with server.session() as tenant, asyncio.timeout(SECONDS):
+    async with server.session() as tenant, patient_timeout(SECONDS):
         while True:
             async with tenant.post(path, json=machine("elsewhere", Size("4", "4Gi", "1Gi"))) as answer:
                 assert answer.status in (403, 500, 503), "it takes what others have"
@@ -410,10 +420,10 @@ async def test_a_machine_is_refused_with_the_reason_in_either_version_of_the_api
             (CAPI, machine("v1beta2", "m", infrastructure("VSphereMachine", "big"))),
             (OLD_CAPI, machine("v1beta1", "m", old("big"))),
         ):
-            status, message = await seed.send("POST", f"{path}/machines", body)
+            status, message = await seed.decided("POST", f"{path}/machines", body)
             assert status == 403, message
             assert "exceeded quota: capi-refused, requested: cpu=19, used: cpu=0, limited: cpu=18" in message
-        status, message = await seed.send(
+        status, message = await seed.decided(
             "POST", f"{CAPI}/machines", machine("v1beta2", "m", infrastructure("VSphereMachine", "none"))
         )
         assert status == 422
@@ -434,16 +444,16 @@ async def test_a_pool_costs_its_replicas_also_when_it_is_scaled(installation: In
     }
     async with limited(installation, "capi-pools") as seed:
         await apply(seed.server, [made("VSphereMachine", "of-the-pool", SIZE)])
-        assert (await seed.send("POST", f"{CAPI}/machinepools", pool))[0] == 201
+        assert (await seed.decided("POST", f"{CAPI}/machinepools", pool))[0] == 201
         await seed.used("capi-pools", "cpu=8,memory=8Gi")
         for path in ("machinepools/pool/scale", "machinepools/pool"):
-            status, message = await seed.send("PATCH", f"{CAPI}/{path}", {"spec": {"replicas": 5}})
+            status, message = await seed.decided("PATCH", f"{CAPI}/{path}", {"spec": {"replicas": 5}})
             assert status == 403, message
             assert "requested: cpu=12, used: cpu=8, limited: cpu=18" in message
-        status, message = await seed.send("PATCH", f"{CAPI}/machinepools/pool/scale", {"spec": {"replicas": 4}})
+        status, message = await seed.decided("PATCH", f"{CAPI}/machinepools/pool/scale", {"spec": {"replicas": 4}})
         assert status == 200, message
         await seed.used("capi-pools", "cpu=16,memory=16Gi")
-        assert (await seed.send("PATCH", f"{CAPI}/machinepools/pool", {"spec": {"replicas": 1}}))[0] == 200
+        assert (await seed.decided("PATCH", f"{CAPI}/machinepools/pool", {"spec": {"replicas": 1}}))[0] == 200
         await seed.used("capi-pools", "cpu=4,memory=4Gi")
 
 

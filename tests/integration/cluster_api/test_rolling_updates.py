@@ -20,6 +20,7 @@ from devcluster.infrastructure import Infrastructure
 from devcluster.install import GROUP_PATH, Installation
 from devcluster.manifests import apply
 from devcluster.objects import named
+from devcluster.patience import patient_timeout
 from tests.integration.cluster_api.place import SEED, Place
 from tests.integration.cluster_api.test_cluster_api import (
     CAPI,
@@ -124,7 +125,7 @@ class Rolling(Seed):
 
     async def rolled_to(self, template: str) -> None:
         """Until there are as many Machines as are wanted, all of this template or made by hand."""
-        async with asyncio.timeout(SECONDS):
+        async with patient_timeout(SECONDS):
             while True:
                 made_of, names = await self._made_of(), await self.names()
                 if len(names) == self.count and {made_of.get(name, "") for name in names} - {BY_HAND} == {template}:
@@ -142,7 +143,7 @@ class Rolling(Seed):
 
     async def set_of(self, template: str) -> Any:
         """Its MachineSet, as soon as there is one."""
-        async with asyncio.timeout(SECONDS):
+        async with patient_timeout(SECONDS):
             while True:
                 for found in await self.list(f"{CAPI}/machinesets"):
                     if found["spec"]["template"]["spec"]["infrastructureRef"]["name"] == template:
@@ -152,7 +153,7 @@ class Rolling(Seed):
     async def refused(self, template: str) -> None:
         """Until the MachineSet of the template was told that a Machine of it was refused."""
         uid = (await self.set_of(template))["metadata"]["uid"]
-        async with asyncio.timeout(SECONDS):
+        async with patient_timeout(SECONDS):
             while True:
                 events = await self.list(f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events")
                 if any(
@@ -163,7 +164,7 @@ class Rolling(Seed):
                 await asyncio.sleep(0.3)
 
     async def shows(self, right: Callable[[Watched], bool]) -> None:
-        async with asyncio.timeout(SECONDS):
+        async with patient_timeout(SECONDS):
             while not right(self.watched):
                 await asyncio.sleep(0.05)
 

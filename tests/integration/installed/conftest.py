@@ -20,7 +20,7 @@ async def installation(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
     async with Installation(directory, replicas=2, resting=resting, in_flight_window=WINDOW) as installed:
         site = Site(installed)
         site.down.update(installed.programs[name] for name in resting)
-        site.said_at_the_start = installed.complaints()
+        site.said_at_the_start = site.said({})
         await site.remember()
         yield site
         await site.left_nothing()

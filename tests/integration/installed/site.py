@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import aiohttp
@@ -44,6 +45,7 @@ BREAK_GLASS = {"Impersonate-User": "ann", "Impersonate-Group": "seedquota:break-
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.03, 0.25  # between looks: soon is seen soon, and a long wait costs the servers little
 _LATE_AT_MOST = 3  # times in a row that no webhook answers in time: more is no busy machine
 _UNDECIDED_SECONDS = 60.0
+_KEPT_SECONDS = 60.0  # by then nothing is reserved any more for what was answered late
 _POLICIES_SECONDS = 90.0
 _numbers = itertools.count(1)
 
@@ -106,10 +108,11 @@ class Site:
     def __init__(self, installed: Installation) -> None:
         self.installed = installed
         self.down: set[Server] = set()
-        self.said_at_the_start: list[str] = []
+        self.said_at_the_start: list[Json] = []
         self._refused_at = 0.0
         self._declared: Declared | None = None
         self.late = 0  # answers that an API server did not wait for, and that were asked for again
+        self._late_at = float("-inf")
         self._sessions = {server.name: server.session() for server in installed.clusters()}
         self._sessions |= {seed: self._sessions[installed.cluster(seed).name] for seed in installed.seeds}
         self.tenants = [Tenant(installed.cluster(name)) for name in installed.user_clusters.values()]
@@ -151,6 +154,25 @@ class Site:
 
         await asyncio.gather(*map(one, servers))
 
+    @asynccontextmanager
+    async def patient(self, *names: str) -> AsyncIterator[None]:
+        """These agents run with a lease that would expire after 60 s. The API servers of their seeds wait long for the
+        webhook, so that what they do not reach is lost, and what a busy machine answers late is not."""
+        programs = [self.program(name) for name in names]
+        commands = {program: program._command for program in programs}
+        ran = [program for program in programs if program not in self.down]
+        await self.stop(*ran)
+        for program, command in commands.items():
+            program._command = [*command, "--lease-duration=60", "--webhook-timeout=20", "--in-flight-window=20s"]
+        try:
+            await self.start(*programs)
+            yield
+        finally:
+            await self.stop(*programs)
+            for program, command in commands.items():
+                program._command = command
+            await self.start(*ran)
+
     async def start_all(self) -> None:
         """Whatever a test took down. Second replicas rest."""
         resting = [program for name, program in self.installed.programs.items() if name.endswith("-b")]
@@ -180,6 +202,7 @@ class Site:
                 found = Answer(answer.status, await answer.json(), answer.headers.getall("Warning", []))
             if found.is_late:
                 self.late += 1
+                self._late_at = time.monotonic()
                 late += 1
                 if late < _LATE_AT_MOST:
                     continue
@@ -213,11 +236,22 @@ class Site:
         return await self.decided(cluster, machine(f"single-{next(_numbers)}", size), **parameters)
 
     async def decided(self, cluster: str, body: object, **parameters: str) -> Answer:
-        """A Machine, tried again while nobody can decide, as a client does: on a busy machine that may take seconds."""
-        deadline = time.monotonic() + _UNDECIDED_SECONDS
-        while (answer := await self.call(cluster, "POST", MACHINES, body, **parameters)).status == 503:
-            if time.monotonic() > deadline:
+        """A Machine, until somebody decides."""
+        return await self.decision(cluster, "POST", MACHINES, body, **parameters)
+
+    async def decision(self, cluster: str, method: str, path: str, body: object = None, **parameters: str) -> Answer:
+        """As `call`, again while nobody can decide, as a client does: on a busy machine that may take seconds."""
+        deadline = Deadline(_UNDECIDED_SECONDS)
+        while (answer := await self.call(cluster, method, path, body, **parameters)).status == 503:
+            if deadline.passed():
                 break
+            await asyncio.sleep(_LONGEST_PAUSE)
+        return answer
+
+    async def that_fits(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The answer to what there is room for. It is asked for again where an API server did not wait for an answer
+        lately: what that one has reserved is kept for a while, though nothing came of it."""
+        while (answer := await ask()).status == 403 and time.monotonic() < self._late_at + _KEPT_SECONDS:
             await asyncio.sleep(_LONGEST_PAUSE)
         return answer
 
@@ -230,7 +264,7 @@ class Site:
         await asyncio.sleep(self._refused_at + FRESH - time.monotonic())
         names = []
         for _ in range(count):
-            answer = await self.asked(cluster, size)
+            answer = await self.that_fits(partial(self.asked, cluster, size))
             assert answer.status == 201, answer
             names.append(str(answer.body["metadata"]["name"]))
         return names

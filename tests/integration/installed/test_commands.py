@@ -41,6 +41,9 @@ async def test_limits_are_set_from_the_terminal_and_in_force(site: Site, tmp_pat
     await site.refused("user-2")
     status, said = await seedquota("master", "set", "project/alpha", "cpus=8")
     assert (status, "quota names an unknown resource: cpus" in said) == (1, True), said
+    for asked, kept in (("guaranteed.cpu=1", {"cpu": "1"}), ("guaranteed.cpu-", None)):
+        assert (await seedquota("master", "set", "project/alpha", asked))[0] == 0
+        assert (await site.get("master", "resourcequotas/project-alpha"))["spec"].get("guaranteed") == kept
     status, said = await seedquota("master", "set", "seedquota/project-alpa", "cpu=8")
     assert (status, "did you mean project-alpha?" in said) == (1, True), said
 

@@ -190,10 +190,12 @@ async def test_a_list_with_a_byte_that_is_no_text_takes_no_count_away_and_ends_n
     (name,) = await admits(site, "user-1")
     await site.uses(cpus(1))
 
+    late = site.late  # what was answered too late may have reserved something, too
+
     async def counts(cpu: str, *, reserved: int) -> None:
         account = (await site.ledger("seed-1", QUOTA))["account"]
         assert account["used"]["alpha/user-1"]["cpu"] == cpu, account
-        assert len(account.get("reservations", "").splitlines()) == reserved, account
+        assert 0 <= len(account.get("reservations", "").splitlines()) - reserved <= site.late - late, account
         assert not account.get("nonce"), "it is open"
 
     async def not_current(reason: str, text: str) -> None:

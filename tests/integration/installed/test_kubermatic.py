@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import pytest_asyncio
@@ -74,11 +75,11 @@ async def site(installation: Site) -> AsyncIterator[Site]:
 
 
 async def create(site: Site, name: str, project: str = PROJECT) -> Answer:
-    return await site.call("seed-1", "POST", f"{PATH}/clusters", cluster(name, project))
+    return await site.decision("seed-1", "POST", f"{PATH}/clusters", cluster(name, project))
 
 
 async def create_machine(site: Site, name: str) -> Answer:
-    return await site.call(SERVER, "POST", MACHINES, machine(name, Size("3", "1Gi", "1Gi")))
+    return await site.decided(SERVER, machine(name, Size("3", "1Gi", "1Gi")))
 
 
 async def test_projects_of_kubermatic_are_subjects_of_quotas_as_long_as_they_exist(site: Site) -> None:
@@ -154,7 +155,8 @@ async def test_clusters_of_kubermatic_are_limited_and_their_machines_too(site: S
     await until(told, 60)
     await site.delete(SERVER, f"{MACHINES}/before")
     await site.uses({"cpu": "0"}, "shop")
-    assert (await create_machine(site, "small")).status == 201
+    answer = await site.that_fits(partial(create_machine, site, "small"))
+    assert answer.status == 201, answer
 
 
 async def test_a_machine_s_size_is_asked_of_the_datacenter_of_its_cluster_alone(site: Site) -> None:

@@ -250,15 +250,15 @@ async def test_what_a_paused_cluster_has_counts_on_and_nothing_more_gets_in(site
         await until(asked, 60)
 
         async def made(name: str) -> None:
-            answer = await site.call("seed-1", "POST", f"{CAPI}/machines", capi_machine(name))
+            answer = await site.decision("seed-1", "POST", f"{CAPI}/machines", capi_machine(name))
             assert answer.status == 201, answer
 
         await until(lambda: made("first"), 60)
         await site.uses(cpus(2))
         await site.patch("seed-1", f"{CAPI}/clusters/c1", {"spec": {"paused": True}})
-        await made("second")
+        await until(lambda: made("second"), 60)
         await site.uses(cpus(4))
-        answer = await site.call("seed-1", "POST", f"{CAPI}/machines", capi_machine("third"))
+        answer = await site.decision("seed-1", "POST", f"{CAPI}/machines", capi_machine("third"))
         assert answer.status == 403, answer
         await site.refused("user-2")
     finally:
@@ -271,11 +271,11 @@ async def test_a_machine_that_is_stuck_in_deletion_counts_until_it_is_gone(site:
     await site.quota(cpus(2))
     stuck = machine("stuck", SMALL)
     stuck["metadata"] = {"name": "stuck", "finalizers": [FINALIZER]}
-    assert (await site.call("user-1", "POST", MACHINES, stuck)).status == 201
+    assert (await site.decided("user-1", stuck)).status == 201
     await site.uses(cpus(1))
     await site.delete("user-1", f"{MACHINES}/stuck")
     assert (await site.get("user-1", f"{MACHINES}/stuck"))["metadata"]["deletionTimestamp"]
-    taken = await site.call("user-1", "POST", MACHINES, machine("stuck", SMALL))
+    taken = await site.decided("user-1", machine("stuck", SMALL))
     assert (taken.status, taken.body["reason"]) == (409, "AlreadyExists"), taken
     # What was admitted and never stored is given back; what is only being deleted is not.
     await site.reserves_nothing("seed-1", seconds=60)

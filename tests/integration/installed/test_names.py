@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from devcluster.load import machine
-from tests.integration.installed.site import CLUSTERS, MACHINES, QUOTA, SMALL, Json, Site, cpus, quota_manifest, until
+from tests.integration.installed.site import CLUSTERS, QUOTA, SMALL, Json, Site, cpus, quota_manifest, until
 from tests.integration.installed.test_quotas import break_glass
 from tests.running import running
 
@@ -34,7 +34,7 @@ async def test_one_who_asks_for_many_kinds_of_devices_is_told_so_and_keeps_nobod
     async def again_and_again() -> None:
         while True:
             body = with_devices(f"greedy-{next(numbers)}", *devices("many", 81))
-            answer = await site.call("user-1", "POST", MACHINES, body)
+            answer = await site.decided("user-1", body)
             told.append((answer.status, answer.message))
 
     async with running(*(again_and_again() for _ in range(4))):
@@ -43,6 +43,11 @@ async def test_one_who_asks_for_many_kinds_of_devices_is_told_so_and_keeps_nobod
     assert {status for status, _ in told} == {422}
     assert "fake takes more than 16 kinds of devices: take fewer" in told[0][1]
     await site.uses(cpus(10))
+
+
+async def made(site: Site, cluster: str, body: Json) -> None:
+    answer = await site.decided(cluster, body)
+    assert answer.status == 201, answer
 
 
 async def _told(told: list[tuple[int, str]]) -> None:
@@ -55,9 +60,9 @@ async def test_machines_that_are_there_with_many_kinds_of_devices_are_counted_an
     await site.comes("master", f"resourcequotas/{QUOTA}", "Enforced", "Unknown", "NeverCounted")
     await break_glass(site, "user-1", with_devices("from-before", *devices("many", 81)))
     for number in range(8):
-        await site.call("user-1", "POST", MACHINES, with_devices(f"few-{number}", *devices(f"few-{number:02}", 16)))
+        await made(site, "user-1", with_devices(f"few-{number}", *devices(f"few-{number:02}", 16)))
     for number in range(8):
-        await site.call("user-2", "POST", MACHINES, with_devices(f"other-{number}", *devices(f"other-{number}", 16)))
+        await made(site, "user-2", with_devices(f"other-{number}", *devices(f"other-{number}", 16)))
     view = await site.uses({"cpu": "17", "few-00.example.com/device-1": "1"})
     assert set(view.used) == {"cpu", "few-00.example.com/device-1"}
     await site.comes(
@@ -76,15 +81,18 @@ async def test_a_misspelt_device_is_named_until_a_machine_has_it(site: Site) -> 
     await site.comes("master", path, "Enforced", "Unknown", "NeverCounted", name)
     await site.comes("master", path, "ResourceNotCounted", "True", "NeverCounted", name)
     uid = (await site.get("master", path))["metadata"]["uid"]  # other tests had quotas of that name
-    events = [event for event in await site.items("master", EVENTS) if event["regarding"].get("uid") == uid]
-    assert [event["reason"] for event in events].count("ResourceNotCounted") == 1
+
+    async def told() -> None:
+        events = [event for event in await site.items("master", EVENTS) if event["regarding"].get("uid") == uid]
+        assert [event["reason"] for event in events].count("ResourceNotCounted") == 1
+
+    await until(told, 30)
     await site.comes("master", path, "Ready", "Unknown", "Degraded", seconds=0)
 
     right = name.replace("ac", "acc")
-    await site.call("user-1", "POST", MACHINES, with_devices("right", right))
+    await made(site, "user-1", with_devices("right", right))
     await site.comes("master", path, "ResourceNotCounted", "True", "NeverCounted", f"did you mean {right}?")
-    answer = await site.call("user-2", "POST", MACHINES, with_devices("also-that-one", name))
-    assert answer.status == 201, answer
+    await made(site, "user-2", with_devices("also-that-one", name))
 
     async def gone() -> None:
         assert (await site.condition("master", path, "ResourceNotCounted")) == ("", "", "")

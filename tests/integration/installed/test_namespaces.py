@@ -62,12 +62,12 @@ class Clusters:
 
     async def pods(self, cluster: str, namespace: str, *names: str) -> None:
         for name in names:
-            answer = await self.site.call(cluster, "POST", f"/api/v1/namespaces/{namespace}/pods", pod(name))
+            answer = await self.site.decision(cluster, "POST", f"/api/v1/namespaces/{namespace}/pods", pod(name))
             assert answer.status == 201, answer
 
     async def refused(self, cluster: str, namespace: str, said: str = "") -> None:
         path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
-        answer = await self.site.call(cluster, "POST", path, pod("refused"))
+        answer = await self.site.decision(cluster, "POST", path, pod("refused"))
         assert answer.status == 403 and said in answer.message, answer
 
     async def shows(self, cluster: str, namespace: str, here: Json, used: Json | None = None) -> None:
@@ -242,7 +242,7 @@ async def test_a_field_of_objects_is_limited_and_says_so_where_its_version_is_no
     async def create(name: str, size: object, served: str = "v1") -> Answer:
         path = GADGETS.replace("/v1/", f"/{served}/")
         body = {"apiVersion": f"example.com/{served}", "kind": "Gadget", "metadata": {"name": name}}
-        return await site.call("user-1", "POST", path, {**body, "spec": {"size": size}})
+        return await site.decision("user-1", "POST", path, {**body, "spec": {"size": size}})
 
     assert (await create("a", 4)).status == 201
     assert (await create("b", "5", "v2")).status == 201
@@ -347,7 +347,7 @@ async def test_where_a_right_is_taken_away_the_last_count_is_kept_and_a_lost_led
         await site.delete("user-1", "/api/v1/namespaces/mall/pods/b?gracePeriodSeconds=0")
         await clusters.counts("seed-1", pods="1", services="1")
         await until(partial(clusters.pods, "user-1", "mall", "c"), 60)
-        answer = await site.call("user-1", "POST", "/api/v1/namespaces/mall/services", service("more"))
+        answer = await site.decision("user-1", "POST", "/api/v1/namespaces/mall/services", service("more"))
         assert answer.status == 403 and "used: services=1, limited: services=1" in answer.message, answer
 
         await site.kill(agent)

@@ -13,6 +13,7 @@ import pytest
 from common.quota import resources
 from devcluster.load import Attempt, Outcome, Size, fill, machine, parse_refusal, storm, unjustified
 from devcluster.observe import Overshoot, QuotaWatch, latencies, percentile
+from devcluster.patience import is_busy, patient_timeout
 from tests.integration.installed.site import MACHINES, NAMESPACE, QUOTA, SMALL, Answer, Json, Site, cpus, until
 from tests.running import running
 
@@ -23,6 +24,7 @@ STORM = 120
 CLIENTS = 32
 FILL_AT_MOST = 500
 QUIET_SECONDS = 60.0
+LATE = ("no answer within", "not renewed within")  # an API server, or this machine, had too much to do
 
 
 def mixed_sizes(count: int) -> list[Size]:
@@ -60,7 +62,7 @@ async def storming(
 
 
 async def some_of(attempts: list[Attempt], count: int) -> None:
-    async with asyncio.timeout(QUIET_SECONDS):
+    async with patient_timeout(QUIET_SECONDS):
         while len(attempts) < count:
             await asyncio.sleep(0.01)
 
@@ -68,7 +70,9 @@ async def some_of(attempts: list[Attempt], count: int) -> None:
 async def proves_exact(site: Site, overshoot: Overshoot, attempts: list[Attempt]) -> None:
     """Every refusal was right, nothing stays reserved, and what is left can be used to the last unit from each seed."""
     limits = resources.parse(LIMIT)
-    assert {attempt.outcome for attempt in attempts} == {Outcome.ADMITTED, Outcome.REFUSED}, [
+    outcomes = {attempt.outcome for attempt in attempts}
+    gave_up = {Outcome.UNAVAILABLE} if is_busy() else set()  # before anybody could decide
+    assert outcomes - gave_up == {Outcome.ADMITTED, Outcome.REFUSED}, [
         (attempt.status, attempt.tries, attempt.message)
         for attempt in attempts
         if attempt.outcome not in (Outcome.ADMITTED, Outcome.REFUSED)
@@ -148,17 +152,9 @@ async def test_with_two_replicas_of_each_agent_leaders_and_others_can_be_killed_
 
 
 async def test_a_leader_that_is_stopped_hands_over_and_no_create_fails(site: Site) -> None:
-    """With a lease that would expire after 60 s. The API servers of this seed wait long for the webhook, so that what
-    they do not reach is lost, and what a busy machine answers late is not."""
-    first, second = site.program("seed-1"), site.program("seed-1-b")
-    commands = {program: program._command for program in (first, second)}
-    await site.stop(first)
-    for program, command in commands.items():
-        program._command = [*command, "--lease-duration=60", "--webhook-timeout=20", "--in-flight-window=20s"]
-        await site.start(program)
-    await site.quota(LIMIT)
     attempts: list[Attempt] = []
-    try:
+    async with site.patient("seed-1", "seed-1-b"):
+        await site.quota(LIMIT)
         async with storming(site, attempts, CLIENTS // 2) as (overshoot, storm_ends):
             await some_of(attempts, STORM // 8)
             stopped = await leader(site)
@@ -170,14 +166,10 @@ async def test_a_leader_that_is_stopped_hands_over_and_no_create_fails(site: Sit
 
             await until(succeeded, 60)
             taken = (await site.get("seed-1", LEASE))["spec"]["acquireTime"]
-            assert datetime.fromisoformat(taken) - asked < timedelta(seconds=30)
+            assert datetime.fromisoformat(taken) - asked < timedelta(seconds=30), "it did not wait for the lease's end"
             await storm_ends
             assert [attempt for attempt in attempts if attempt.cluster == "user-1" and attempt.lost] == []
             await proves_exact(site, overshoot, attempts)
-    finally:
-        for program, command in commands.items():
-            program._command = command
-        await keep_first(site)
 
 
 async def keep_first(site: Site) -> None:
@@ -251,22 +243,23 @@ async def test_the_master_shows_a_new_machine_soon(site: Site) -> None:
 
 
 async def test_a_clean_run_logs_nothing_above_info(site: Site) -> None:
-    assert site.said_at_the_start == []
-    before = site.positions()
-    await site.quota(LIMIT)
-    async with site.no_overshoot(LIMIT) as overshoot:
-        attempts = await storm(site.tenants, SIZES, CLIENTS)
-        admitted = sum(attempt.outcome is Outcome.ADMITTED for attempt in attempts)
-        assert STORM // 3 < admitted < STORM * 2 // 3
-        assert not any(attempt.lost for attempt in attempts)
-        await proves_exact(site, overshoot, attempts)
-    await site.delete("master", f"resourcequotas/{QUOTA}")
-    await site.clean()
-
     def stands_out(line: Json) -> bool:
-        return line["level"] not in ("debug", "info") or "exception" in line
+        late = is_busy() and any(text in str(line.get("error")) for text in LATE)
+        return "exception" in line or (line["level"] not in ("debug", "info") and not late)
 
-    assert [line for line in site.said(before) if stands_out(line)] == []
+    assert [line for line in site.said_at_the_start if stands_out(line)] == []
+    async with site.patient("seed-1", "seed-2"):
+        before = site.positions()
+        await site.quota(LIMIT)
+        async with site.no_overshoot(LIMIT) as overshoot:
+            attempts = await storm(site.tenants, SIZES, CLIENTS)
+            admitted = sum(attempt.outcome is Outcome.ADMITTED for attempt in attempts)
+            assert STORM // 3 < admitted < STORM * 2 // 3
+            assert not any(attempt.lost for attempt in attempts)
+            await proves_exact(site, overshoot, attempts)
+        await site.delete("master", f"resourcequotas/{QUOTA}")
+        await site.clean()
+        assert [line for line in site.said(before) if stands_out(line)] == []
 
 
 async def test_while_no_agent_runs_machines_lose_finalizers_and_go_but_none_grows(site: Site) -> None:
@@ -274,13 +267,13 @@ async def test_while_no_agent_runs_machines_lose_finalizers_and_go_but_none_grow
     await site.quota(cpus(3))
     body = machine("going", SMALL)
     body["metadata"] = {"name": "going", "finalizers": ["example.com/cloud"]}
-    assert (await site.call("user-1", "POST", MACHINES, body)).status == 201
+    assert (await site.decided("user-1", body)).status == 201
     await site.uses(cpus(1))
     path = f"{MACHINES}/going"
 
     async def grows(cpu: int) -> Answer:
         size = {"spec": {"providerSpec": {"value": {"cloudProviderSpec": {"cpu": str(cpu)}}}}}
-        return await site.call("user-1", "PATCH", path, size)
+        return await site.decision("user-1", "PATCH", path, size)
 
     refused = await grows(4)
     assert refused.status == 403, refused

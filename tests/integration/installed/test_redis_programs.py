@@ -12,6 +12,7 @@ import pytest_asyncio
 from common.quota import resources
 from devcluster.load import Attempt, Outcome, Size, fill, storm, unjustified
 from devcluster.observe import Overshoot
+from devcluster.patience import patient_timeout
 from devcluster.redis import RedisServer, Settings
 from seed.ledger.backend import PASSWORD_VARIABLE
 from tests.integration.installed.site import NAMESPACE, SMALL, Answer, Json, Site, cpus, until
@@ -100,7 +101,7 @@ async def in_a_storm(place: Place) -> AsyncIterator[list[Attempt]]:
         site.no_overshoot(LIMIT) as overshoot,
         running(storm(site.tenants, sizes, 12, attempts.append)) as (storming,),
     ):
-        async with asyncio.timeout(BACK):
+        async with patient_timeout(BACK):
             while len(attempts) < 12:
                 await asyncio.sleep(0.01)
         yield attempts
@@ -192,10 +193,15 @@ async def test_a_redis_that_hangs_is_refused_with_a_reason_in_time(place: Place)
     await place.site.admitted("user-1", 1)
     place.redis.pause()
     try:
-        late, answer = place.site.late, await place.site.create("user-1")
-        assert answer.status == 503, answer
-        assert place.site.late == late, "the API server waits for three seconds"
-        assert "the ledger does not answer" in answer.message
+
+        async def refused_in_time() -> None:
+            """Once of several times: a busy machine may be late, and one that waits for the Redis always is."""
+            late, answer = place.site.late, await place.site.create("user-1")
+            assert answer.status == 503, answer
+            assert place.site.late == late, "the API server waits for three seconds"
+            assert "the ledger does not answer" in answer.message, answer
+
+        await until(refused_in_time, 30)
     finally:
         place.redis.resume()
 

@@ -141,6 +141,17 @@ def counted(found: Json) -> int:
     return int(found.get("series", {}).get("count", 1))
 
 
+async def told_of(pool: Owned) -> float:
+    """Waits for the Event of a refusal. In how many seconds it came."""
+    started = time.monotonic()
+
+    async def told() -> None:
+        assert len(await events(pool.site, pool.cluster, pool.set)) == 1
+
+    await comes(told)
+    return time.monotonic() - started
+
+
 async def comes(check: Callable[[], Any], seconds: float = TELLING) -> None:
     await until(check, seconds)
 
@@ -149,13 +160,15 @@ async def test_twenty_refusals_are_one_event_on_each_owner(site: Site) -> None:
     pool = await owned(site, THIRD)  # nothing was refused there before
     await site.admitted("user-2", 2)
     user_cluster = await site.get("seed-1", f"{CLUSTERS}/{THIRD}")
+    late = site.late  # where the API server did not wait for a refusal, the request is repeated: that counts twice
     for _ in range(20):
         assert (await pool.create())[0] == 403
+    most = 20 + site.late - late
 
     async def told() -> None:
         for cluster, about in (("seed-1", user_cluster), (THIRD, pool.set), (THIRD, pool.deployment)):
             found = await events(site, cluster, about)
-            assert [counted(event) for event in found] == [20], (about["kind"], found)
+            assert [20 <= counted(event) <= most for event in found] == [True], (about["kind"], found)
             event = found[0]
             assert (event["type"], event["regarding"]["kind"]) == ("Warning", about["kind"])
             assert event["note"].startswith(f"exceeded quota: {QUOTA}, requested: cpu=1, used: cpu=2, limited: cpu=2")
@@ -223,8 +236,10 @@ async def test_one_that_has_all_its_machines_or_is_gone_is_not_touched(site: Sit
 
 
 async def test_a_user_cluster_that_hangs_delays_neither_admission_nor_the_others(site: Site) -> None:
-    hanging, pool = await owned(site, THIRD), await owned(site)
+    hanging, before, pool = await owned(site, THIRD), await owned(site), await owned(site)
     await site.admitted("user-1", 2)
+    assert (await before.create())[0] == 403
+    usual = await told_of(before)
     assert (await hanging.create())[0] == 403
     site.server(THIRD).pause()
     try:
@@ -234,14 +249,11 @@ async def test_a_user_cluster_that_hangs_delays_neither_admission_nor_the_others
             assert (await pool.create())[0] == 403
             slowest = max(slowest, time.monotonic() - started)
         print(f"\nslowest refusal {slowest:.2f} s")
-        assert site.late == late, "the API server waits for three seconds"
-
-        async def told() -> None:
-            assert len(await events(site, "user-1", pool.set)) == 1
-
-        async with within(5):  # what waits for the one that hangs comes after its timeout of 5 s and a pause of 2 s
-            await comes(told)
-        await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(4)}})
+        assert site.late - late <= 5, "an API server waits for three seconds, and a busy one now and then"
+        # What waits for the one that hangs comes after its timeout of 5 s and a pause of 2 s.
+        async with within(5 + usual):
+            await told_of(pool)
+        await site.patch("master", f"resourcequotas/{QUOTA}", {"spec": {"quota": cpus(5)}})
         await pool.woken()
     finally:
         site.server(THIRD).resume()

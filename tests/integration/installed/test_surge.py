@@ -114,7 +114,7 @@ async def test_one_machine_at_a_time_over_all_seeds_stands_on_surge_while_what_i
     await site.uses(cpus(4))
     assert (await site.asked(ONE)).status == 403  # a Machine of no rollout
 
-    answer = await here.one_comes()
+    answer = await site.that_fits(here.one_comes)
     assert answer.status == 201, answer
     assert is_beyond_surge(again := await here.one_comes()), again
     assert is_beyond_surge(elsewhere := await there.one_comes()), elsewhere
@@ -131,7 +131,7 @@ async def test_one_machine_at_a_time_over_all_seeds_stands_on_surge_while_what_i
     await here.one_goes()
     await shown(site, 4, 0)
     assert (await site.asked(ONE)).status == 403
-    answer = await there.one_comes()
+    answer = await site.that_fits(there.one_comes)
     assert answer.status == 201, answer
     await there.one_goes()
     await shown(site, 4, 0)
@@ -143,7 +143,7 @@ async def test_what_is_lent_outlives_a_killed_agent_and_is_given_back_by_its_suc
     rollout = await Rollout.of(site, ONE, 3)
     await site.uses(cpus(3))
     for _ in range(2):
-        answer = await rollout.one_comes()
+        answer = await site.that_fits(rollout.one_comes)
         assert answer.status == 201, answer
     await shown(site, 3, 2)
     await site.kill(site.program("seed-1"))
@@ -151,13 +151,8 @@ async def test_what_is_lent_outlives_a_killed_agent_and_is_given_back_by_its_suc
     await site.start(site.program("seed-1"))
     await shown(site, 3, 1)
 
-    async def decided() -> Answer:
-        answer = await site.create(ONE)
-        assert answer.status != 503
-        return answer
-
-    assert (await until(decided, 60)).status == 403
-    answer = await rollout.one_comes()
+    assert (await site.asked(ONE)).status == 403
+    answer = await site.that_fits(rollout.one_comes)
     assert answer.status == 201, answer
     assert (await rollout.one_comes()).status == 403
     await rollout.one_goes()

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, async_playwright, expect
 
 from devcluster import chromium
 from devcluster.install import Installation
 from tests.integration.page.place import Place
+
+expect.set_options(timeout=60_000)  # ms; on a busy machine, Playwright's own 5 s are not enough
 
 
 @pytest_asyncio.fixture(scope="package")

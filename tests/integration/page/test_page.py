@@ -13,8 +13,8 @@ from playwright.async_api import Browser, Request, expect
 from devcluster.demo.__main__ import explain
 from devcluster.demo.screen import Screen
 from devcluster.load import Outcome, Size
+from devcluster.patience import is_busy
 from tests.integration.page.place import EVIL, NOBODY, OPERATOR, TENANT, Place, Window
-from tests.unit.fake_api_server import within
 
 pytestmark = pytest.mark.integration
 
@@ -42,6 +42,7 @@ VIEWS = {
 MADE_OF_NO_OBJECT = ("/projects/alpha/machinetypes", "/decisions", "/start")
 WIDTHS = (360, 1280, 2560, 3840)
 FIRST_VIEW_BYTES = 150_000
+FIRST_VIEW_REQUESTS = 6  # the page, its style and four scripts
 
 
 async def accessible(window: Window) -> None:
@@ -134,7 +135,7 @@ async def test_what_is_no_view_can_be_used_by_everybody_as_well(place: Place, br
             window.complaints.clear()  # the browser's own, of answers with 401 and 404
 
 
-async def test_a_first_view_is_small_and_soon_there(place: Place, browser: Browser) -> None:
+async def test_a_first_view_is_small_and_needs_few_requests(place: Place, browser: Browser) -> None:
     async with place.looking(browser, OPERATOR) as window:
         context = await browser.new_context(ignore_https_errors=True)
         await context.add_cookies(await window.context.cookies())
@@ -142,13 +143,14 @@ async def test_a_first_view_is_small_and_soon_there(place: Place, browser: Brows
         requests: list[Request] = []
         page.on("requestfinished", lambda request: requests.append(request))  # noqa: PLW0108 (it marks what it calls)
         begun = time.monotonic()
-        async with within(5.0):  # half a second on a quiet machine
-            await page.goto(f"{place.url}/", wait_until="load")
+        await page.goto(f"{place.url}/", wait_until="load")
         seconds = time.monotonic() - begun
         sizes = [await request.sizes() for request in requests]
         received = sum(size["responseBodySize"] + size["responseHeadersSize"] for size in sizes)
-        print(f"\nthe first view: {received / 1000:.1f} kB, {seconds:.2f} s")
+        print(f"\nthe first view: {received / 1000:.1f} kB in {len(sizes)} requests, {seconds:.2f} s")
         assert 0 < received < FIRST_VIEW_BYTES
+        assert seconds < 5 or is_busy()
+        assert len(sizes) <= FIRST_VIEW_REQUESTS, [request.url for request in requests]
         await context.close()
 
 
@@ -195,7 +197,7 @@ HIDDEN = (
 async def test_who_has_no_right_learns_nothing_not_even_that_something_exists(place: Place, actor: str) -> None:
     for path in HIDDEN:
         status, text, _ = await place.get(path, actor)
-        assert status in (403, 404), path
+        assert status in ((404,) if "secret" in path or "globex" in path else (403, 404)), path
         assert not any(word in text for word in ("onerror", "cpu", "WebhookServing")), path
         absent, other, _ = await place.get(path.replace("secret", "absent").replace("globex", "absent"), actor)
         assert absent == status

@@ -70,7 +70,7 @@ async def fills(site: Site, cluster: str, at_once: int) -> int:
         return answer
 
     async def one() -> int:
-        return int((await until(decided, 60)).status == 201)
+        return int((await site.that_fits(lambda: until(decided, 60))).status == 201)
 
     admitted = sum(await asyncio.gather(*(one() for _ in range(at_once))))
     while await one():

@@ -13,7 +13,6 @@ from devcluster.binaries import PROGRAMS
 
 APISERVER = PROGRAMS["kube-apiserver"]
 ETCD = PROGRAMS["etcd"]
-KUBECTL = PROGRAMS["kubectl"]
 
 
 def script(path: Path, body: str) -> Path:

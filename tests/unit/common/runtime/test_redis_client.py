@@ -7,6 +7,7 @@ import pytest
 
 from common.runtime.redis_access import RedisAccess, redis_url
 from common.runtime.redis_client import Primary
+from tests.unit.fake_api_server import PATIENCE
 
 
 class DropsCancellation:
@@ -34,6 +35,6 @@ async def test_a_call_that_is_cancelled_ends_with_that_whatever_the_client_libra
     call = asyncio.create_task(Primary(redis_url("redis://localhost"), RedisAccess(), "tag").call("PING"))
     await library.called.wait()
     call.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(asyncio.CancelledError):
             await call

@@ -194,6 +194,7 @@ async def test_one_answer_is_compressed_at_a_time_and_none_waits_for_that(
     [
         (QUOTAS, "GET, HEAD, OPTIONS, POST"),
         (f"{QUOTAS}/a", "DELETE, GET, HEAD, OPTIONS, PUT"),
+        ("/api/v1/organizations/a/quotas", "GET, HEAD, OPTIONS, PUT"),
         ("/api/v1/fits", "OPTIONS, POST"),
     ],
 )
@@ -202,17 +203,32 @@ async def test_what_a_path_has_is_told_without_a_token(world: World, path: str, 
     assert (answer.status, answer.body, answer.headers["Allow"]) == (204, b"", allow)
     wrong = await world.ask(path, "PATCH", token="token-of-ann")
     assert (wrong.status, wrong.code, wrong.headers["Allow"]) == (405, "method_not_allowed", allow)
+    assert wrong.headers["Content-Type"] == "application/problem+json"
     assert world.cluster.asked and not any("resourceAttributes" in each for each in world.cluster.asked)
 
 
 @pytest.mark.parametrize(
-    "path", ["/nothing", "//", f"{QUOTAS}/", f"{QUOTAS}/..", f"{QUOTAS}/a%2Fb", f"{QUOTAS}/a/b", f"{QUOTAS}/A"]
+    "path",
+    [
+        "/nothing",
+        "//",
+        f"{QUOTAS}/",
+        f"{QUOTAS}/..",
+        f"{QUOTAS}/a%2Fb",
+        f"{QUOTAS}/a/b",
+        f"{QUOTAS}/A",
+        f"{QUOTAS}/a%00b",
+        "/api/v1/organizations/../quotas",
+        "/api/v1/organizations/%2e%2e%2fx/quotas",
+        "/api/v1/organizations/a%00b/quotas",
+    ],
 )
 async def test_what_a_path_has_that_does_not_exist_is_not_told(world: World, path: str) -> None:
     """Nor is there a path whose names no object has."""
     assert (await world.ask(path, "OPTIONS")).status == 401
     for method in ("GET", "OPTIONS"):
-        assert (await world.ask(path, method, token="token-of-ann")).status == 404
+        answer = await world.ask(path, method, token="token-of-ann")
+        assert (answer.status, answer.headers["Content-Type"]) == (404, "application/problem+json")
 
 
 async def test_nothing_is_answered_from_caches_that_are_not_complete(world: World) -> None:

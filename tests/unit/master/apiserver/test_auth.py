@@ -131,9 +131,10 @@ async def test_what_cannot_be_known_is_503_and_asked_again(monkeypatch: pytest.M
         assert len(cluster.asked) == 1, "those who ask at one time share also what fails"
         cluster.down = False
         cluster.go_on.clear()
-        monkeypatch.setattr(auth, "PATIENCE", 0.05)
-        with pytest.raises(ProblemError, match="too many ask") as refused:
-            await identities.user("token-of-ann", HERE)
+        with monkeypatch.context() as patched:
+            patched.setattr(auth, "PATIENCE", 0.05)
+            with pytest.raises(ProblemError, match="too many ask") as refused:
+                await identities.user("token-of-ann", HERE)
         assert refused.value.status == 503
         cluster.go_on.set()
         assert (await identities.user("token-of-ann", HERE)).username == "ann"

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import MagicMock
 
 import aiohttp
 import msgspec
@@ -116,14 +117,22 @@ async def test_a_change_after_a_quiet_time_waits_for_no_other(world: World, monk
 
 
 async def test_what_changes_soon_after_an_event_is_told_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "PAUSE_SECONDS", 1.0)
+    over = asyncio.Event()
+
+    async def until_it_is_over(seconds: float) -> None:
+        if seconds > 0:
+            await over.wait()
+
+    monkeypatch.setattr(events, "PAUSE_SECONDS", 600.0)
     monkeypatch.setattr(events, "TOGETHER_SECONDS", 0.0)
+    monkeypatch.setattr(events, "asyncio", MagicMock(wraps=asyncio, sleep=until_it_is_over))
     async with following(world) as stream:
         change(world, "resourcequotas", quota("a", "project", "alpha"))
         await told(stream)
         for name in ("b", "c"):
             change(world, "resourcequotas", quota(name, "project", "alpha"))
             await asyncio.sleep(0.05)  # longer than what belongs together takes
+        over.set()
         assert [each["name"] for each in (await told(stream))["changed"]] == ["b", "c"]
 
 

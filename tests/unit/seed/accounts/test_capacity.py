@@ -10,20 +10,13 @@ from common.quota import account as accounts
 from common.quota.account import Account, AccountKey
 from seed.accounts.capacity import FRESH, CapacityRequester, MasterAnswer
 from seed.ledger.store import StoreUnavailableError
+from tests.clock import Clock
 from tests.memory_store import MemoryStore
 from tests.running import running
-from tests.unit.fake_api_server import eventually
+from tests.unit.fake_api_server import PATIENCE, eventually
 from tests.unit.seed_world import SeedWorld, nanos, seed_world
 
 NAME = "project-alpha"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def shortage_of(world: SeedWorld, clock: Clock | None = None) -> CapacityRequester:
@@ -39,7 +32,7 @@ def answer(world: SeedWorld, requester: CapacityRequester, number: int, **told: 
 async def test_all_that_wait_ask_together_and_the_master_answers_all(world: SeedWorld) -> None:
     await world.quota(limits="cpu=64")
     requester = shortage_of(world)
-    waits = [asyncio.create_task(requester.wait(nanos(need), 5)) for need in ("cpu=2", "cpu=4", "cpu=8")]
+    waits = [asyncio.create_task(requester.wait(nanos(need), PATIENCE)) for need in ("cpu=2", "cpu=4", "cpu=8")]
     await world.asked(number=1)
     assert world.account().ask.first == nanos("cpu=2")
     assert world.account().ask.wanted == nanos("cpu=14")
@@ -51,9 +44,9 @@ async def test_all_that_wait_ask_together_and_the_master_answers_all(world: Seed
 async def test_who_comes_while_an_ask_is_unanswered_waits_for_the_next_one(world: SeedWorld) -> None:
     await world.quota(limits="cpu=64")
     requester = shortage_of(world)
-    first = asyncio.create_task(requester.wait(nanos("cpu=2"), 5))
+    first = asyncio.create_task(requester.wait(nanos("cpu=2"), PATIENCE))
     await world.asked(number=1)
-    second = asyncio.create_task(requester.wait(nanos("cpu=3"), 5))
+    second = asyncio.create_task(requester.wait(nanos("cpu=3"), PATIENCE))
     await asyncio.sleep(0.01)
     assert world.account().ask.number == 1
     answer(world, requester, 1, usage="cpu=60")
@@ -80,9 +73,9 @@ async def test_an_older_answer_or_one_for_another_life_answers_nothing(world: Se
 async def test_an_unanswered_ask_whose_waiters_gave_up_is_asked_again(world: SeedWorld) -> None:
     await world.quota(limits="cpu=64")
     requester = shortage_of(world)
-    async with running(requester.wait(nanos("cpu=2"), 5)):
+    async with running(requester.wait(nanos("cpu=2"), PATIENCE)):
         await world.asked(number=1)
-    waiting = asyncio.create_task(requester.wait(nanos("cpu=3"), 5))
+    waiting = asyncio.create_task(requester.wait(nanos("cpu=3"), PATIENCE))
     await world.asked(number=2)
     answer(world, requester, 2, usage="cpu=1")
     assert isinstance(await waiting, MasterAnswer)
@@ -124,7 +117,7 @@ async def test_a_fresh_answer_refuses_without_asking_again(world: SeedWorld) -> 
     clock = Clock()
     requester = shortage_of(world, clock)
     assert requester.refuses(nanos("cpu=5")) is None, "nothing was asked yet"
-    waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
+    waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), PATIENCE))
     await world.asked(number=1)
     answer(world, requester, 1, usage="cpu=60")
     await waiting
@@ -140,7 +133,7 @@ async def test_a_fresh_answer_refuses_without_asking_again(world: SeedWorld) -> 
 async def test_an_answer_refuses_nobody_once_something_was_deleted_here(world: SeedWorld) -> None:
     handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
     requester = shortage_of(world)
-    waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
+    waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), PATIENCE))
     await world.asked(number=1)
     answer(world, requester, 1, usage="cpu=60")
     await waiting
@@ -151,7 +144,7 @@ async def test_an_answer_refuses_nobody_once_something_was_deleted_here(world: S
 
 async def test_an_answer_that_counts_what_was_deleted_here_before_it_came_refuses_nobody(world: SeedWorld) -> None:
     handle = await world.quota(limits="cpu=64", granted="cpu=64", used="cpu=60")
-    waiting = asyncio.create_task(handle.requester.wait(nanos("cpu=5"), 5))
+    waiting = asyncio.create_task(handle.requester.wait(nanos("cpu=5"), PATIENCE))
     await world.asked(number=1)
     await handle.writer.change(lambda account: (accounts.count(account, 1, "alpha/c1", {}, {}), None))
     world.tell(NAME, answered=1, usage="cpu=60")
@@ -181,7 +174,7 @@ async def test_a_late_answer_that_counts_what_was_deleted_here_refuses_nobody_wh
 async def test_an_answer_refuses_nobody_once_the_limit_was_raised(world: SeedWorld) -> None:
     await world.quota(limits="cpu=64")
     requester = shortage_of(world)
-    waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
+    waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), PATIENCE))
     await world.asked(number=1)
     answer(world, requester, 1, usage="cpu=60")
     await waiting
@@ -194,7 +187,7 @@ async def test_an_answer_that_no_other_can_better_is_final_capacity_out_of_reach
 ) -> None:
     await world.quota(limits="cpu=64")
     requester = shortage_of(world)
-    waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
+    waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), PATIENCE))
     await world.asked(number=1)
     answer(world, requester, 1, unavailable=[WireIdle(seed="us-1", idle={"cpu": "12"}, seconds=420)])
     assert (await waiting).final
@@ -203,7 +196,7 @@ async def test_an_answer_that_no_other_can_better_is_final_capacity_out_of_reach
     (held,) = quota.out_of_reach
     assert (held.seed, held.idle, held.seconds) == ("us-1", nanos("cpu=12"), 420)
     for number, draining in ((2, False), (3, True)):
-        waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), PATIENCE))
         await world.asked(number=number)
         answer(world, requester, number, draining=draining, unavailable=[])
         assert (await waiting).final is draining
@@ -225,9 +218,9 @@ async def test_an_ask_that_cannot_be_written_fails_those_who_wait_and_nobody_aft
         requester = shortage_of(world)
         store.broken = True
         with pytest.raises(StoreUnavailableError, match="the ledger is away"):
-            await requester.wait(nanos("cpu=5"), 5)
+            await requester.wait(nanos("cpu=5"), PATIENCE)
         store.broken = False
-        waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), 5))
+        waiting = asyncio.create_task(requester.wait(nanos("cpu=5"), PATIENCE))
         await world.asked(number=1)
         answer(world, requester, 1)
         await waiting

@@ -304,8 +304,10 @@ async def test_a_report_that_may_have_arrived_is_followed_by_another(leader: Lea
     """Also when all is as it was before: the master would believe for ever what was true for a moment."""
     await eventually(lambda: leader.cluster.published)
     leader.cluster.answers = False
+    leader.source.unreachable = True  # it stays until it was reported
     await reserve(leader.world, "a")
     await eventually(lambda: leader.cluster.published[-1]["account"].reserved)
+    leader.source.unreachable = False
     await eventually(lambda: not leader.world.account().reservations)  # it never came
     leader.cluster.answers = True
     await eventually(lambda: not leader.cluster.published[-1]["account"].reserved)

@@ -41,6 +41,7 @@ from seed.cache.replicas import (
 )
 from seed.cache.watches import Watches
 from seed.model.consumer import Consumer
+from tests.clock import Clock
 from tests.running import running
 from tests.unit.fake_api_server import FakeApiServer, eventually, fake_api_server
 from tests.unit.seed_world import PROJECT, SeedWorld, nanos, quota_copy
@@ -50,20 +51,12 @@ NAMESPACE = "n"
 NOW = 1000.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class Seed:
     """Its API server, and a replica whose watch caches the test fills by hand."""
 
     def __init__(self, api: FakeApiServer) -> None:
         self.api = api
-        self.clock = Clock()
+        self.clock = Clock(NOW)
         self.cluster = api.cluster()
         self.quota_cache = QuotaCache(self.cluster)
         self.watches = Watches(*self.quota_cache.reflectors)

@@ -16,7 +16,7 @@ from common.kube.client.meta import ObjectMeta
 from seed.cache import user_cluster_clients as module
 from seed.cache.user_cluster_clients import Connections
 from tests.running import running
-from tests.unit.fake_api_server import eventually
+from tests.unit.fake_api_server import PATIENCE, eventually
 
 
 def kubeconfig(server: str) -> bytes:
@@ -124,7 +124,7 @@ async def test_one_whose_kubeconfig_takes_long_keeps_no_other_from_being_opened(
     monkeypatch.setattr(Cluster, "of_tenant", of_tenant)
     waiting = asyncio.create_task(_server(world, slow))
     await begun.wait()
-    assert await asyncio.wait_for(_server(world, other), 5) == "https://127.0.0.1:1"
+    assert await asyncio.wait_for(_server(world, other), PATIENCE) == "https://127.0.0.1:1"
     waiting.cancel()
 
 
@@ -162,7 +162,7 @@ async def test_a_tenant_whose_api_server_never_answers_keeps_nobody_from_another
 
     storm = [asyncio.create_task(hang()) for _ in range(2 * module.MAX_OPEN)]
     await eventually(lambda: begun == len(storm) and "uid of hanging" in world.connections._open)
-    assert await asyncio.wait_for(_server(world, other), 30) == "https://127.0.0.1:1"
+    assert await asyncio.wait_for(_server(world, other), PATIENCE) == "https://127.0.0.1:1"
     release.set()
     await asyncio.gather(*storm)
     assert not world.connections._turns, "nothing is remembered of who has gone"

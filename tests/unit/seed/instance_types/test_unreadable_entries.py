@@ -81,7 +81,7 @@ def plans() -> Handler:
 
 _DROPLET: Body = {"slug": "s-2vcpu-4gb", "vcpus": 2, "memory": 4096, "disk": 80}
 _LINODE: Body = {"id": "g6-standard-2", "vcpus": 2, "memory": 4096, "disk": 81920, "gpus": 0}
-_SERVERS = [hetzner.documented(1, "bad", 2, "4.0", 0, "shared", "arm"), hetzner.documented(*hetzner.TYPES[9])]
+_SERVERS = [hetzner.documented(1, "bad", 2, "4.0", 0, "shared", "arm"), hetzner.documented(*hetzner.TYPES[2])]
 SERVED: dict[str, tuple[Callable[[], Handler], str]] = {
     "alibaba": (ecs, "ecs.g7.bad"),
     "aws": (ec2, "m5.bad"),

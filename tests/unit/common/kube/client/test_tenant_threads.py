@@ -14,6 +14,7 @@ from common.kube.client.errors import Unavailable
 from common.kube.client.networks import Networks
 from common.kube.client.reach import ANYWHERE, DEFAULT
 from common.kube.client.tenant_threads import NotDoneError, TenantThreads
+from tests.unit.fake_api_server import PATIENCE, eventually
 
 
 class Hanging:
@@ -38,9 +39,7 @@ def hanging() -> Iterator[Hanging]:
 
 
 async def begun(hanging: Hanging, wanted: int) -> None:
-    async with asyncio.timeout(10):
-        while hanging.running < wanted:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: hanging.running >= wanted)
 
 
 async def cancel(tasks: list[asyncio.Task[None]]) -> None:
@@ -49,7 +48,7 @@ async def cancel(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def threads(places: int = 4, seconds: float = 10.0) -> TenantThreads:
+def threads(places: int = 4, seconds: float = 2 * PATIENCE) -> TenantThreads:
     return TenantThreads("test", places=places, seconds=seconds)
 
 
@@ -84,7 +83,7 @@ async def test_the_platforms_own_threads_are_not_taken(hanging: Hanging) -> None
     made = threads(places=64)
     stuck = [asyncio.create_task(made.run(f"n{number}/c", hanging)) for number in range(64)]
     await begun(hanging, 64)
-    assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), 5) == "done"
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), PATIENCE) == "done"
     await cancel(stuck)
 
 
@@ -93,9 +92,10 @@ async def test_what_is_not_done_in_time_is_told_and_its_place_is_free_only_when_
     for _ in range(2):
         with pytest.raises(NotDoneError, match=r"not done within 0\.1 s"):
             await made.run("alpha/c1", hanging)
+    await begun(hanging, 1)
     assert hanging.running == 1
     hanging.end.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 assert await made.run("alpha/c1", lambda: "done") == "done"
@@ -118,7 +118,7 @@ async def test_what_waits_is_bounded_and_goes_when_nobody_waits_for_it(
     await asyncio.sleep(0.05)
     assert not waits.done(), "the thread still works for the first"
     hanging.end.set()
-    await asyncio.wait_for(waits, 10)
+    await asyncio.wait_for(waits, PATIENCE)
 
 
 def test_the_end_of_an_event_loop_leaves_no_place_taken(hanging: Hanging) -> None:
@@ -164,12 +164,12 @@ async def test_hosts_of_tenants_that_no_name_server_answers_for_keep_no_other_lo
         for number in range(48)
     ]
     asked = [asyncio.create_task(cluster.request("GET", "/version")) for cluster in clusters]
-    other = await Cluster.of_tenant(kubeconfig("https://localhost:1"), name="alpha/c1", reach=ANYWHERE, timeout=5.0)
+    other = await Cluster.of_tenant(kubeconfig("https://localhost:1"), name="a/c1", reach=ANYWHERE, timeout=PATIENCE)
     try:
         await begun(hanging, 16)
         with pytest.raises(Unavailable, match="cannot be reached"):
             await other.request("GET", "/version")
-        found = await asyncio.wait_for(asyncio.get_running_loop().getaddrinfo("localhost", 1), 5)
+        found = await asyncio.wait_for(asyncio.get_running_loop().getaddrinfo("localhost", 1), PATIENCE)
         assert found, "a lookup of the platform's"
     finally:
         hanging.end.set()

@@ -10,18 +10,11 @@ from common.kube.client.errors import NotFound
 from common.kube.controller import leader_election as module
 from common.kube.controller.leader_election import LEASES, SINCE_ANNOTATION, WRITES_ANNOTATION, Lease, LeaseLost, Term
 from common.runtime.own_loop import OwnLoop
+from tests.clock import Clock
 from tests.running import running
 from tests.unit.fake_api_server import eventually, fake_api_server, status, within
 
 LOOPS = {}  # on which a cluster was made
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -145,10 +145,9 @@ async def test_without_a_connection_nothing_is_told(monkeypatch: pytest.MonkeyPa
             await there.source.generation("alpha/a", "uid")
 
 
-async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kubeconfig_secret, "LIST_SECONDS", 0.2)
+@asynccontextmanager
+async def by_secret(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[str]]:
+    """A source whose kubeconfig is in a Secret: its problems, as they are told."""
     monkeypatch.setitem(fakes.PLURALS, "secrets", ("v1", "Secret"))
     body = {
         "metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"},
@@ -159,35 +158,61 @@ async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missi
     def state(source: Source) -> None:
         states.append(f"{source.problem.reason}: {source.problem.message}" if source.problem is not None else "")
 
+    source = Source(
+        api.cluster(),
+        msgspec.convert(body, UserCluster),
+        on_change=lambda _source, _freed: None,
+        on_state=state,
+        sizing=sizing(),
+    )
+    try:
+        yield states
+    finally:
+        await source.stop()
+
+
+async def put_secret(api: FakeApiServer, **data: bytes) -> None:
+    await api.put("secrets", "alpha", "c1", data={key: base64.b64encode(value).decode() for key, value in data.items()})
+
+
+async def test_a_secret_that_may_not_be_read_is_said_with_the_role_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kubeconfig_secret, "LIST_SECONDS", 0.2)
+
     async def forbidden(_request: web.Request) -> web.Response:
+        api.answers.append(forbidden)
         return status(403, "Forbidden", "secrets is forbidden")
 
     async with fake_api_server() as api:
-        api.answers += [forbidden] * 2
-        cluster = api.cluster()
-        source = Source(
-            cluster,
-            msgspec.convert(body, UserCluster),
-            on_change=lambda _source, _freed: None,
-            on_state=state,
-            sizing=sizing(),
-        )
-        try:
-            await eventually(lambda: bool(states))
-            assert states[0].startswith("Unauthorized: secret alpha/c1, key kubeconfig: cannot be read: ")
-            assert "secrets is forbidden; bind the role of charts/rbac/seed-namespace.yaml in that" in states[0]
-            await eventually(lambda: "does not exist" in states[-1])  # the role was bound
-        finally:
-            await source.stop()
+        api.answers.append(forbidden)
+        async with by_secret(api, monkeypatch) as states:
+
+            def told() -> list[str]:
+                return [each for each in states if each.startswith("Unauthorized")]
+
+            await eventually(told)  # before the first answer comes there is no reason
+            assert told()[0].startswith("Unauthorized: secret alpha/c1, key kubeconfig: cannot be read: ")
+            assert "secrets is forbidden; bind the role of charts/rbac/seed-namespace.yaml in that" in told()[0]
+            api.answers.clear()  # the role was bound
+            await eventually(lambda: "does not exist" in states[-1])
+
+
+async def test_what_is_wrong_with_a_secret_is_said_whenever_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_api_server() as api, by_secret(api, monkeypatch) as states:
+        for data, says in (
+            ({"config": b"x"}, "secret alpha/c1 has no key kubeconfig"),
+            ({"kubeconfig": b"\xff"}, "secret alpha/c1: the key kubeconfig is not text"),
+            ({"kubeconfig": b"not: [a kubeconfig"}, "secret alpha/c1, key kubeconfig: "),
+        ):
+            await put_secret(api, **data)
+            await eventually(lambda says=says: states and states[-1].startswith(f"InvalidKubeconfig: {says}"))
+        await api.remove("secrets", "alpha", "c1")
+        await eventually(lambda: states[-1].startswith("InvalidKubeconfig: secret alpha/c1 does not exist"))
 
 
 async def test_a_kubeconfig_that_was_not_read_in_time_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubeconfig_secret, "READ_AGAIN", 0.05)
-    monkeypatch.setitem(fakes.PLURALS, "secrets", ("v1", "Secret"))
-    body = {
-        "metadata": {"name": "c1", "namespace": "alpha", "uid": "c1-uid"},
-        "spec": {"project": "alpha", "kubeconfigSecretRef": {"name": "c1"}},
-    }
     reads: list[str] = []
 
     async def of_tenant(text: str, **_more: object) -> Cluster:
@@ -195,22 +220,11 @@ async def test_a_kubeconfig_that_was_not_read_in_time_is_read_again(monkeypatch:
         raise NotReadYet("kubeconfig was not read: not done within 30 s") if len(reads) < 3 else InvalidKubeconfig("no")
 
     monkeypatch.setattr(MachineApi, "of_tenant", of_tenant)
-    async with fake_api_server() as api:
-        await api.put("secrets", "alpha", "c1", data={"kubeconfig": base64.b64encode(b"text").decode()})
-        cluster = api.cluster()
-        source = Source(
-            cluster,
-            msgspec.convert(body, UserCluster),
-            on_change=lambda _source, _freed: None,
-            on_state=lambda _source: None,
-            sizing=sizing(),
-        )
-        try:
-            await eventually(lambda: len(reads) == 3)
-            await asyncio.sleep(0.2)
-            assert reads == ["text"] * 3, "what cannot be used waits for another Secret"
-        finally:
-            await source.stop()
+    async with fake_api_server() as api, by_secret(api, monkeypatch):
+        await put_secret(api, kubeconfig=b"text")
+        await eventually(lambda: len(reads) == 3)
+        await asyncio.sleep(0.2)
+        assert reads == ["text"] * 3, "what cannot be used waits for another Secret"
 
 
 async def test_machines_that_take_too_much_are_not_read_and_the_last_count_stays(

@@ -367,7 +367,7 @@ async def test_a_kind_that_nobody_counts_for_a_moment_is_counted_again(
         found.world.remove("first")
         await eventually(lambda: not found.sources._objects[CLUSTER].informers)
         found.world.quota("second", selector={"matchLabels": ANN})
-        await eventually(lambda: found.used("second") == {"pods": 1}, 5)
+        await eventually(lambda: found.used("second") == {"pods": 1})
 
 
 async def test_what_cannot_be_listed_is_named_and_stops_its_own_quota_alone(found: Followed) -> None:
