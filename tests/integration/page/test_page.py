@@ -145,12 +145,14 @@ async def test_a_first_view_is_small_and_needs_few_requests(place: Place, browse
         begun = time.monotonic()
         await page.goto(f"{place.url}/", wait_until="load")
         seconds = time.monotonic() - begun
-        sizes = [await request.sizes() for request in requests]
+        # When the page follows the events, it asks for itself again: on a slow machine before it has loaded.
+        first = [request for request in requests if request.resource_type != "xhr"]
+        sizes = [await request.sizes() for request in first]
         received = sum(size["responseBodySize"] + size["responseHeadersSize"] for size in sizes)
         print(f"\nthe first view: {received / 1000:.1f} kB in {len(sizes)} requests, {seconds:.2f} s")
         assert 0 < received < FIRST_VIEW_BYTES
         assert seconds < 5 or is_busy()
-        assert len(sizes) <= FIRST_VIEW_REQUESTS, [request.url for request in requests]
+        assert len(sizes) <= FIRST_VIEW_REQUESTS, [request.url for request in first]
         await context.close()
 
 
