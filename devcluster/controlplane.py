@@ -103,6 +103,8 @@ class ApiServer(Server):
     """A kube-apiserver with its own objects, certificate authority, users and tokens."""
 
     poll_seconds = 0.15  # each answer costs it something, while it has much to do
+    # It ends so if a step of its start took longer than a request may. A kubelet starts it again, too.
+    starts_again_after = (255,)
 
     def __init__(
         self,

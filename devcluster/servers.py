@@ -17,6 +17,7 @@ from devcluster.processes import ProcessGroup
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_SECONDS = 120.0
+_STARTS = 5
 _STOP_TIMEOUT_SECONDS = 20.0
 _SOCKET_PATH_AT_MOST = 100
 
@@ -29,6 +30,7 @@ class Server:
     """A server process that can be taken down and brought back with the same address and data."""
 
     poll_seconds = 0.03  # how often it is asked whether it is ready
+    starts_again_after: tuple[int, ...] = ()  # exit statuses
 
     def __init__(self, name: str, command: list[str], directory: Path, group: ProcessGroup) -> None:
         self.name = name
@@ -47,10 +49,15 @@ class Server:
     async def start(self) -> None:
         """Start it and wait until it is ready. Raises StartError."""
         assert self._process is None, f"{self.name} runs already"
-        started, deadline = time.monotonic(), Deadline(_START_TIMEOUT_SECONDS)
+        started, deadline, starts = time.monotonic(), Deadline(_START_TIMEOUT_SECONDS), 1
         self._process = self._group.spawn(self._command, log=self.log)
         while not await self._ready():
             if (status := self._process.poll()) is not None:
+                if status in self.starts_again_after and starts < _STARTS:
+                    starts += 1
+                    log.warning("server starts again", extra={"server": self.name, "status": status})
+                    self._process = self._group.spawn(self._command, log=self.log)
+                    continue
                 self._process = None
                 raise StartError(f"{self.name} ended with status {status}; {self.end_of_log()}")
             if deadline.passed():
