@@ -12,14 +12,17 @@ import sys
 # is looked at in one piece is all that is young: while a large list comes, 60,000 objects took 0.1 s. Each is looked at
 # twice, however few at a time.
 YOUNG, TWICE, NEVER = 2_000, 2, 2**31 - 1
+# Python counts what is made less what goes. While as many old objects go as new ones are made, as when a list replaces
+# another, it does not look at all, and then at hundreds of thousands in one piece. So it looks as often as this, too.
+YOUNG_SECONDS = 0.2
 # All objects take longest: 0.13 s for 160,000, while a seed sent what the master had not. So it is done when there
-# are FEW, or after SELDOM times as many collections. A connection that broke leaves two objects for it. To count the
+# are FEW, or after SELDOM times as many were MADE. A connection that broke leaves two objects for it. To count the
 # objects takes as long as to look through them (0.36 s), and to count the blocks of memory 5 ms.
 # (Python 3.14.0 to 3.14.4 look at all, but never in one piece.)
-EVERY = 5_000  # collections of what was looked at once: 40 million objects were made that did not go at once
+MADE = 30_000_000  # and did not go at once
 SELDOM = 10
 FEW = 100_000  # blocks more than at the start, each an object at most: 0.06 s
-LOOK_SECONDS = 10.0
+LOOKS = 50  # at the young ones, for each time that it is asked how many there are
 
 
 def begin() -> None:
@@ -28,28 +31,36 @@ def begin() -> None:
     gc.set_threshold(YOUNG, TWICE, NEVER)
 
 
-def make_old() -> None:
-    """A list that is there by now is not looked through again while it grows: one of 40,000 Machines took 0.02 s each
-    time. For that, Python looks through all that is young now, which is little."""
-    gc.collect(1)
-
-
-class FullCollections:
-    """Those of all objects, once the event loop runs."""
+class Collections:
+    """Those that Python does not do by itself, once the event loop runs."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
         self._at_first = sys.getallocatedblocks()
+        self._looks = 0
+        self._twice = 0  # collections of what was looked at once, at the last look
+        self._made = 0  # objects, since all were looked through
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(LOOK_SECONDS, self._look, loop)
+        self._timer = loop.call_later(YOUNG_SECONDS, self._look, loop)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        since = gc.get_count()[2]
-        if since >= EVERY and (since >= SELDOM * EVERY or sys.getallocatedblocks() - self._at_first <= FEW):
+        self._looks += 1
+        young, times, twice = gc.get_count()
+        self._made += young + YOUNG * (times + (TWICE + 1) * (twice - self._twice))
+        if self._looks % LOOKS == 0 and self._due():
+            self._made = 0
             gc.collect()
+        else:
+            gc.collect(1)
+        self._twice = gc.get_count()[2]
         self.start(loop)
+
+    def _due(self) -> bool:
+        if self._made < MADE:
+            return False
+        return self._made >= SELDOM * MADE or sys.getallocatedblocks() - self._at_first <= FEW

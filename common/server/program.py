@@ -70,7 +70,7 @@ async def _run(name: str, options: CommonOptions, main: Main) -> int:
     stalls = Stalls()
     metrics.watch_stalls(stalls)
     stalls.start(loop)
-    collections = garbage.FullCollections()
+    collections = garbage.Collections()
     collections.start(loop)
     program = Program()
     signals = _Signals(program.health)

@@ -14,11 +14,9 @@ from common.kube.client.bounds import MAX_PAGE_VALUES, MAX_VALUES
 from common.kube.client.errors import TooLarge
 from common.kube.client.meta import Object
 from common.kube.client.resource import Broken, Name, Resource, describe_broken
-from common.runtime.garbage import make_old
 from common.runtime.pieces import in_one_piece, in_pieces
 
 LARGE = 64 * 1024  # bytes: fewer are taken apart in much less than a piece
-MANY = 1_000  # objects of a list that may become very many
 
 T = TypeVar("T", bound=Object)
 
@@ -51,7 +49,6 @@ async def read_page(
     raws = msgspec.structs.astuple(page.items) if page.items is not None else ()
     if limit > 1 and len(content) > MAX_PAGE_VALUES and await _values_to_read(raws) > MAX_PAGE_VALUES:
         raise TooLarge(f"a page of {resource.plural} has more than {MAX_PAGE_VALUES} values")
-    before = len(items)
     async for raw in in_pieces(raws):
         if raw is None:
             break
@@ -59,8 +56,6 @@ async def read_page(
             items.append(deep_json.decode(resource.read, raw))
         except msgspec.MsgspecError as error:
             broken.append(describe_broken(raw, error))
-    if before < MANY <= len(items):
-        make_old()
     meta: ListMeta = page.metadata
     return meta
 

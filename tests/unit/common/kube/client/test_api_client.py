@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 from contextlib import aclosing
 from dataclasses import replace
@@ -103,22 +102,6 @@ async def test_lists_are_paged_and_never_from_the_cache(fake, cluster):
     assert [item.metadata.name for item in listing.items] == [f"c{number}" for number in range(7)]
     assert listing.resource_version == str(fake.version)
     assert fake.count("GET", "limit=3") == 3 and fake.count("GET", "resourceVersion") == 0
-
-
-async def test_a_list_that_grows_is_not_looked_through_for_garbage_again_and_again(fake, cluster, monkeypatch):
-    """40,000 Machines took 0.02 s each time: nothing in them is young for Python, only the list."""
-    monkeypatch.setattr(pages, "MANY", 6)
-    young, read_page = [], pages.read_page
-
-    async def read(resource, content, limit, items, broken):
-        young.append(any(each is items for generation in (0, 1) for each in gc.get_objects(generation)))
-        return await read_page(resource, content, limit, items, broken)
-
-    monkeypatch.setattr(api_client, "read_page", read)
-    for number in range(12):
-        await fake.put("configmaps", "n", f"c{number}")
-    await cluster.list(CONFIGMAPS, limit=3)
-    assert young[2:] == [False, False]
 
 
 async def test_only_a_list_proves_that_an_object_is_not_there(fake, cluster):
