@@ -15,6 +15,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from tests.closed_connections import closed_connections  # noqa: F401 (a fixture of all tests)
+from tests.left_running import nothing_left_running  # noqa: F401 (a fixture of all tests)
 from tests.waiting_tasks import described
 
 # A machine that is busy with other things is no fault of what is tested.

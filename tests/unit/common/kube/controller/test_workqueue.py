@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from common.kube.client.errors import Conflict, TooManyRequests, Unavailable
 from common.kube.controller.controller import Controller
 from common.kube.controller.workqueue import AT_ONCE, EARLY, QueueFull, WorkQueue
+from tests.running import running
 from tests.unit.fake_api_server import eventually
 
 
@@ -112,17 +113,16 @@ async def test_keys_whose_time_comes_at_once_come_in_pieces_and_only_once():
     queue, number = WorkQueue(), 3 * AT_ONCE
     most = before = 0
 
-    def look():
+    async def look():
         nonlocal most, before
-        most, before = max(most, len(queue) - before), len(queue)
-        if len(queue) < number:
-            asyncio.get_running_loop().call_soon(look)
+        while True:
+            most, before = max(most, len(queue) - before), len(queue)
+            await asyncio.sleep(0)
 
     for seconds in (0.4, 0.3, 0.2, 0.1):
         for key in range(number):
             queue.add_after(key, seconds)
-    look()
-    async with asyncio.timeout(30):
+    async with running(look()), asyncio.timeout(30):
         got = [await queue.get() for _ in range(number)]
     assert sorted(got) == list(range(number))
     assert 0 < most <= AT_ONCE
