@@ -10,7 +10,6 @@ import asyncio
 import errno
 import logging
 import ssl
-from functools import cache
 from time import time
 
 import aiohttp
@@ -18,7 +17,7 @@ import aiohttp
 from common.kube.client.connection import USER_AGENT
 from common.kube.client.networks import Networks
 from common.kube.client.tenant_hosts import ForbiddenAddressError, TenantHosts
-from common.kube.client.tls import verifying
+from common.kube.client.tls import of_the_system, verifying
 from common.kube.client.transport import describe, new_session
 from master.notifications.forms import Message
 from master.notifications.receiver import InvalidReceiver, Receiver
@@ -90,12 +89,7 @@ async def deliver(
 
 
 def _tls(authorities: str) -> ssl.SSLContext:
-    return verifying(authorities) if authorities else _of_the_system()
-
-
-@cache
-def _of_the_system() -> ssl.SSLContext:
-    return verifying()
+    return verifying(authorities) if authorities else of_the_system()
 
 
 def _undelivered(error: Exception, notification: str, receiver: Receiver) -> Undelivered:

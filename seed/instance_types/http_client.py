@@ -23,7 +23,7 @@ from common.kube.client.errors import ApiError, Malformed, NotFound
 from common.kube.client.kubeconfig import InvalidKubeconfig
 from common.kube.client.meta import Object
 from common.kube.client.resource import Resource
-from common.kube.client.tls import verifying
+from common.kube.client.tls import of_the_system, verifying
 from common.kube.client.transport import BUFFER, IDENTITY, BoundedConnector, RefusedAnswer, close_all
 from seed.providers.flavour import MAX_BODY, MAX_BODY_OF_ANY_HOST, Answer, CloudError, Headers, is_nearby, only_429
 
@@ -63,7 +63,7 @@ class Transport:
         resolver: AbstractResolver | None = None,
     ) -> None:
         """`ssl_context` decides whom to trust, instead of the system's authorities."""
-        self._ssl_context = ssl_context if ssl_context is not None else verifying()
+        self._ssl_context = ssl_context if ssl_context is not None else of_the_system()
         self._resolver = resolver
         self._session: aiohttp.ClientSession | None = None
         self._nearby: aiohttp.ClientSession | None = None  # what is on this machine is asked without a proxy
