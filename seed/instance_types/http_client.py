@@ -44,12 +44,13 @@ class InvalidBundle(Exception):
 
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
     """The system's authorities and those of the file. Raises InvalidBundle."""
+    if ca_file is None:
+        return of_the_system()
     context = verifying()
-    if ca_file is not None:
-        try:
-            context.load_verify_locations(cafile=ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise InvalidBundle(f"{ca_file}: {error}") from error
+    try:
+        context.load_verify_locations(cafile=ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidBundle(f"{ca_file}: {error}") from error
     return context
 
 
