@@ -12,17 +12,18 @@ import sys
 # is looked at in one piece is all that is young: while a large list comes, 60,000 objects took 0.1 s. Each is looked at
 # twice, however few at a time.
 YOUNG, TWICE, NEVER = 2_000, 2, 2**31 - 1
-# Python counts what is made less what goes. While as many old objects go as new ones are made, as when a list replaces
-# another, it does not look at all, and then at hundreds of thousands in one piece. So it looks as often as this, too.
+# Python counts objects that are made, less those that go. While a list replaces another, old ones go as new ones are
+# made: Python does not look, and later looks at hundreds of thousands of young objects in one piece. So they are looked
+# at once in this time, whatever Python has counted.
 YOUNG_SECONDS = 0.2
 # All objects take longest: 0.13 s for 160,000, while a seed sent what the master had not. So it is done when there
 # are FEW, or after SELDOM times as many were MADE. A connection that broke leaves two objects for it. To count the
 # objects takes as long as to look through them (0.36 s), and to count the blocks of memory 5 ms.
 # (Python 3.14.0 to 3.14.4 look at all, but never in one piece.)
-MADE = 30_000_000  # and did not go at once
+MADE = 30_000_000  # objects, less those that went before they were looked at
 SELDOM = 10
 FEW = 100_000  # blocks more than at the start, each an object at most: 0.06 s
-LOOKS = 50  # at the young ones, for each time that it is asked how many there are
+LOOKS = 50  # at young objects, between two questions whether to look at all
 
 
 def begin() -> None:
@@ -31,15 +32,15 @@ def begin() -> None:
     gc.set_threshold(YOUNG, TWICE, NEVER)
 
 
-class Collections:
-    """Those that Python does not do by itself, once the event loop runs."""
+class Collector:
+    """Looks at young objects, and sometimes at all, while the event loop runs. Python itself never looks at all."""
 
     def __init__(self) -> None:
         self._timer: asyncio.TimerHandle | None = None
         self._at_first = sys.getallocatedblocks()
         self._looks = 0
-        self._twice = 0  # collections of what was looked at once, at the last look
-        self._made = 0  # objects, since all were looked through
+        self._second_looks = 0  # collections of the second generation, at the last look
+        self._made = 0  # since all were looked at
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = loop.call_later(YOUNG_SECONDS, self._look, loop)
@@ -50,14 +51,16 @@ class Collections:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._looks += 1
-        young, times, twice = gc.get_count()
-        self._made += young + YOUNG * (times + (TWICE + 1) * (twice - self._twice))
+        young, first_looks, second_looks = (
+            gc.get_count()
+        )  # the last two: collections since those of the next generation
+        self._made += young + YOUNG * (first_looks + (TWICE + 1) * (second_looks - self._second_looks))
         if self._looks % LOOKS == 0 and self._due():
             self._made = 0
             gc.collect()
         else:
             gc.collect(1)
-        self._twice = gc.get_count()[2]
+        self._second_looks = gc.get_count()[2]
         self.start(loop)
 
     def _due(self) -> bool:

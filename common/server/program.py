@@ -70,8 +70,8 @@ async def _run(name: str, options: CommonOptions, main: Main) -> int:
     stalls = Stalls()
     metrics.watch_stalls(stalls)
     stalls.start(loop)
-    collections = garbage.Collections()
-    collections.start(loop)
+    collector = garbage.Collector()
+    collector.start(loop)
     program = Program()
     signals = _Signals(program.health)
     facts = {"program": name, "version": metrics.build_version()}
@@ -84,7 +84,7 @@ async def _run(name: str, options: CommonOptions, main: Main) -> int:
         return FAILED
     finally:
         stalls.stop()
-        collections.stop()
+        collector.stop()
     log.info("ended", extra={**facts, "status": status})
     return status
 

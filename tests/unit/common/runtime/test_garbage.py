@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from common.runtime import garbage
-from common.runtime.garbage import FEW, LOOKS, MADE, NEVER, SELDOM, TWICE, YOUNG, Collections
+from common.runtime.garbage import FEW, LOOKS, MADE, NEVER, SELDOM, TWICE, YOUNG, Collector
 
 
 class Loop:
@@ -36,9 +36,9 @@ def test_all_objects_are_looked_through_while_there_are_few_or_after_much_longer
     monkeypatch.setattr(gc, "get_objects", None)
     monkeypatch.setattr(gc, "collect", lambda generation=2: full.append(generation == 2))
     loop = Loop()
-    collections = Collections()
+    collector = Collector()
     for _ in range(LOOKS):
-        collections._look(loop)
+        collector._look(loop)
     assert full == [False] * (LOOKS - 1) + [collects]
     assert len(loop.later) == LOOKS  # it looks again
 
@@ -54,14 +54,14 @@ def test_python_itself_never_looks_through_all(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-async def collections() -> AsyncIterator[Collections]:
-    collections = Collections()
-    collections.start(asyncio.get_running_loop())
-    yield collections
-    collections.stop()
+async def collector() -> AsyncIterator[Collector]:
+    collector = Collector()
+    collector.start(asyncio.get_running_loop())
+    yield collector
+    collector.stop()
 
 
-@pytest.mark.usefixtures("collections")
+@pytest.mark.usefixtures("collector")
 async def test_new_objects_in_the_place_of_old_ones_do_not_stay_young() -> None:
     """Python counts what is made less what goes: then it sees nothing new, and later hundreds of thousands at once."""
     kept = [[number] for number in range(10_000)]
