@@ -20,6 +20,7 @@ from common.kube.controller import reflector as module
 from common.kube.controller.reflector import Reflector, State
 from common.kube.controller.store import Change
 from common.runtime import pieces
+from tests.cpu import counted_turns
 from tests.running import running
 from tests.unit.fake_api_server import PATIENCE, eventually, fake_api_server, status
 
@@ -536,12 +537,9 @@ async def test_others_run_while_a_handler_is_called_again_for_very_many():
     for number in range(30_000):
         found = ConfigMap(metadata=ObjectMeta(name=f"c{number}", uid=str(number)))
         made._untaken[found.metadata.key, found.metadata.uid] = Change(found, None), "RuntimeError"
-    telling, turns = asyncio.ensure_future(made._tell_again()), 0
-    while not telling.done():
-        turns += 1
-        await asyncio.sleep(0)
-    await telling
-    assert turns > 10 and made.untaken is None
+    async with counted_turns() as turns:
+        await made._tell_again()
+        assert turns() > 10 and made.untaken is None
 
 
 async def test_selectors_and_namespace_are_sent_with_list_and_watch(fake):
