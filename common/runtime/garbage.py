@@ -51,9 +51,7 @@ class Collector:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._looks += 1
-        young, first_looks, second_looks = (
-            gc.get_count()
-        )  # the last two: collections since those of the next generation
+        young, first_looks, second_looks = gc.get_count()
         self._made += young + YOUNG * (first_looks + (TWICE + 1) * (second_looks - self._second_looks))
         if self._looks % LOOKS == 0 and self._due():
             self._made = 0
