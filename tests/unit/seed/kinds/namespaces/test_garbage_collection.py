@@ -68,6 +68,13 @@ SPECS: dict[type[Object], dict[str, Any]] = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def of_this_file_alone() -> None:
+    """What other tests have left is not looked through each time."""
+    gc.collect()
+    gc.freeze()
+
+
 def tracked() -> int:
     gc.collect()
     return len(gc.get_objects())
