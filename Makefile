@@ -78,8 +78,7 @@ every-test:
 	@$(BIN)/python -m devcluster build $(TESTED_WITH)
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS) --durations=10
 
-# The property tests first, since one of them may take as long as hundreds of others. Many tests wait for most of their time.
-unit coverage: WORKERS = 8
+# The property tests first, since one of them may take as long as hundreds of others.
 unit: $(STAMP)
 	@$(BIN)/python -m pytest $(PYTEST_ARGUMENTS) tests/property tests/unit
 

@@ -58,7 +58,8 @@ TOGETHER = ("/integration/cluster_api/", "/integration/tenancy/", "/integration/
 INSTALLED = "/integration/installed/"  # each process that runs one of these starts an installation for all of them
 COMPUTING = ("tests/sim/", "tests/property/", "tests/unit/")  # they fill the time in which others wait
 # Two processes and the one that computes leave a core idle for half of the time. More of them take that. They begin a
-# file while the machine is not busy: on a busy one little is answered in time, and some tests judge less.
+# file that does not only compute while the machine is not busy: on a busy one little is answered in time, and some
+# tests judge less.
 STEADY = 2
 WAIT_AT_MOST = 180.0  # seconds, if something else keeps the machine busy
 

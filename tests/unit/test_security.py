@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -927,8 +926,7 @@ def test_each_that_is_listed_here_is_a_row() -> None:
 
 @cache
 def functions_of(path: str) -> list[str]:
-    tree = ast.parse((TESTS / path).read_text())
-    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return re.findall(r"^(?:async )?def (\w+)", (TESTS / path).read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("test", sorted({test for tests in PROVEN.values() for test in tests}))
