@@ -14,7 +14,7 @@ from xdist.remote import Producer
 
 from tests.closed_connections import closed_connections  # noqa: F401 (a fixture of all tests)
 from tests.left_running import nothing_left_running  # noqa: F401 (a fixture of all tests)
-from tests.scheduling import COMPUTING, BySharedInstallation, rank, wait_while_busy
+from tests.scheduling import BySharedInstallation, rank, wait_while_busy
 from tests.waiting_tasks import described
 
 # A machine that is busy with other things is no fault of what is tested.
@@ -43,6 +43,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def no_garbage_of_other_tests() -> None:
+    """What thousands of tests have left in this process is not looked through by those that measure or count it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> BySharedInstallation:
     return BySharedInstallation(config, log)
@@ -55,8 +62,7 @@ _began: list[Path] = []  # the file that this process is at
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if [item.path] != _began:
         _began[:] = [item.path]
-        if not item.nodeid.startswith(COMPUTING):
-            wait_while_busy()
+        wait_while_busy(item.nodeid)
     return (yield)
 
 

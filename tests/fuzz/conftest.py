@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 
 import pytest
@@ -16,7 +15,5 @@ settings.register_profile(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_garbage_of_other_tests() -> None:
-    """To look through what thousands of tests have left in this process took half a second of one input's CPU time."""
-    gc.collect()
-    gc.freeze()  # as in tests/conftest.py
+def _measured_alone(no_garbage_of_other_tests: None) -> None:
+    """To look through garbage of others took half a second of one input's CPU time."""

@@ -39,9 +39,9 @@ class Process:
 
 def ran(processes: int) -> list[list[str]]:
     """The tests of each process, where all take equally long."""
-    config = cast(pytest.Config, SimpleNamespace(getvalue=lambda _: ["popen"] * processes, option=SimpleNamespace()))
-    config.option.loadscopereorder = False
-    scheduler = BySharedInstallation(config, Producer("test", enabled=False))
+    option = SimpleNamespace(loadscopereorder=False)
+    config = SimpleNamespace(getvalue=lambda _: ["popen"] * processes, option=option)
+    scheduler = BySharedInstallation(cast(pytest.Config, config), Producer("test", enabled=False))
     nodes = [Process(number) for number in range(processes)]
     for node in nodes:
         scheduler.add_node(cast(WorkerController, node))
@@ -80,9 +80,18 @@ def test_whoever_waits_while_the_machine_is_busy_shares_no_installation(processe
         assert [test for test in tests if INSTALLED in test or "/page/" in test] == []
 
 
-@pytest.mark.parametrize(("process", "waits"), [("gw0", False), ("gw1", False), ("gw2", True), ("gw4", False)])
+@pytest.mark.parametrize(
+    ("process", "file", "waits"),
+    [
+        ("gw0", ALONE[0], False),
+        ("gw1", ALONE[0], False),
+        ("gw2", ALONE[0], True),
+        ("gw2", UNIT[0], False),
+        ("gw4", ALONE[0], False),
+    ],
+)
 def test_a_process_beyond_the_first_begins_when_the_machine_is_not_busy_or_after_a_while(
-    monkeypatch: pytest.MonkeyPatch, process: str, waits: bool
+    monkeypatch: pytest.MonkeyPatch, process: str, file: str, waits: bool
 ) -> None:
     slept: list[float] = []
     began = time.monotonic()
@@ -91,8 +100,8 @@ def test_a_process_beyond_the_first_begins_when_the_machine_is_not_busy_or_after
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(time, "monotonic", lambda: began + sum(slept))
     monkeypatch.setattr(os, "getloadavg", lambda: (100.0 if len(slept) < 7 else 0.0, 0.0, 0.0))
-    scheduling.wait_while_busy()
+    scheduling.wait_while_busy(file)
     assert len(slept) == (7 if waits else 0)
     monkeypatch.setattr(os, "getloadavg", lambda: (100.0, 0.0, 0.0))
-    scheduling.wait_while_busy()
+    scheduling.wait_while_busy(file)
     assert sum(slept) == (7 + scheduling.WAIT_AT_MOST if waits else 0)

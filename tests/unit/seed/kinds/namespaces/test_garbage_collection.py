@@ -24,6 +24,8 @@ from seed.kinds.namespaces.kind_informer import CountedPod, CountedQuota, Counte
 from seed.kinds.namespaces.totals import ObjectTotals
 from seed.machines.machine_controller import Machine
 
+pytestmark = pytest.mark.usefixtures("no_garbage_of_other_tests")
+
 COUNT = 300
 
 _of = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
@@ -66,13 +68,6 @@ SPECS: dict[type[Object], dict[str, Any]] = {
         },
     },
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def of_this_file_alone() -> None:
-    """What other tests have left is not looked through each time."""
-    gc.collect()
-    gc.freeze()
 
 
 def tracked() -> int:
